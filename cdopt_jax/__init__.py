@@ -1,0 +1,25 @@
+"""Optimisation with orthonormal weights, as Optax gradient transformations.
+
+A mask says which leaves of a tree of parameters are matrices with orthonormal columns;
+the constraint is then dissolved into the objective, after Hu, Xiao, Liu and Toh, and
+any optimiser does the rest. `stiefel` is the mathematics of one array, `prox` holds
+the regularizers, and what is named here works on whole trees.
+"""
+
+from importlib.metadata import version as _version
+
+from . import prox as prox, stiefel as stiefel
+from ._selection import Stiefel as Stiefel, where as where
+from ._transforms.add_penalty import add_penalty as add_penalty
+from ._transforms.dissolve_gradients import dissolve_gradients as dissolve_gradients
+from ._transforms.proximal_step import proximal_step as proximal_step
+from ._transforms.restore_feasibility import restore_feasibility as restore_feasibility
+from ._trees import (
+    dissolve as dissolve,
+    feasibility as feasibility,
+    objective as objective,
+    project as project,
+    stationarity as stationarity,
+)
+
+__version__ = _version("cdopt_jax")

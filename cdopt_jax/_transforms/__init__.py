@@ -1,0 +1,1 @@
+"""The gradient transformations, one in each file."""

@@ -1,0 +1,166 @@
+"""The functions of `stiefel` carried over a tree of parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from . import stiefel
+from ._hyperparameters import check_positive
+from ._paths import leaf_paths
+from ._selection import Mask, select
+
+
+def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
+    """The constraint dissolving map A on the constrained leaves.
+
+    Args:
+        params: The parameters.
+        mask: Which leaves are constrained; see `where`.
+
+    Returns:
+        The parameters with A(x) for each constrained leaf x; see `stiefel.dissolve`.
+    """
+    return _map("dissolve", stiefel.dissolve, params, mask)
+
+
+def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
+    """The nearest point of the manifold for each constrained leaf.
+
+    Args:
+        params: The parameters.
+        mask: Which leaves are constrained; see `where`.
+
+    Returns:
+        The parameters with the constrained leaves on the manifold, to start from or
+        to finish with; see `stiefel.project`.
+
+    Raises:
+        ValueError: On a concrete leaf that is rank-deficient, naming it.
+
+    Examples:
+        >>> import jax, cdopt_jax as cdx
+        >>> params = {"w": jax.random.normal(jax.random.key(0), (5, 3))}
+        >>> cdx.feasibility(cdx.project(params))["w"] < 1e-5
+        Array(True, dtype=bool)
+    """
+    return _map("project", stiefel.project, params, mask)
+
+
+def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
+    """How far each constrained leaf is from its manifold.
+
+    Args:
+        params: The parameters.
+        mask: Which leaves are constrained; see `where`.
+
+    Returns:
+        ‖xᵀBx − I‖_F by path, the largest one for a leaf that holds many matrices.
+    """
+    readings = select("feasibility", params, mask)
+    rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, strict=True)
+    return {
+        path: jnp.max(stiefel.feasibility(r.read(leaf), B=r.B))
+        for path, leaf, r in rows
+        if r
+    }
+
+
+def stationarity(
+    grads: chex.ArrayTree, params: chex.ArrayTree, mask: Mask = None
+) -> dict[str, Array]:
+    """How far each leaf is from being stationary.
+
+    Args:
+        grads: The gradient of f at ``params``.
+        params: The parameters.
+        mask: Which leaves are constrained; see `where`.
+
+    Returns:
+        By path, the norm of the gradient of f∘A, which on the manifold is the projected
+        gradient; of a leaf that is not constrained, the norm of its gradient.
+    """
+    readings = select("stationarity", params, mask)
+    leaves, treedef = jax.tree.flatten(params)
+    rows = zip(
+        leaf_paths(params), treedef.flatten_up_to(grads), leaves, readings, strict=True
+    )
+
+    def norm(v):
+        return jnp.linalg.norm(jnp.ravel(v).astype(jnp.promote_types(v.dtype, "f4")))
+
+    return {
+        path: norm(stiefel.vjp(r.read(x), r.read(g), B=r.B) if r else g)
+        for path, g, x, r in rows
+    }
+
+
+def objective(
+    f: Callable[..., Any], beta: float, mask: Mask = None, *, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The constraint dissolving function of ``f``, for any unconstrained solver.
+
+    That is h(x) = f(A(x)) + (β/4)‖xᵀBx − I‖², summed over the constrained leaves. Near
+    the manifold it has the stationary points and local minimisers that ``f`` has on it.
+    Far from it h need not be bounded below: start near, and see `dissolve_gradients`
+    for how large β should be.
+
+    Args:
+        f: A function of the parameters, and of further arguments that are passed on.
+        beta: The weight β > 0.
+        mask: Which leaves are constrained; see `where`.
+        has_aux: Whether ``f`` returns a pair of its value and something else.
+
+    Returns:
+        h, with the arguments of ``f`` and the same kind of result.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax, cdopt_jax as cdx
+        >>> m = jnp.diag(jnp.array([1.0, 4.0, 2.0, 3.0]))
+        >>> h = cdx.objective(lambda x: -jnp.trace(x.T @ m @ x), beta=5.0)
+        >>> x = cdx.stiefel.random(jax.random.key(0), (4, 2))
+        >>> step = jax.jit(lambda x: x - 0.05 * jax.grad(h)(x))
+        >>> for _ in range(200):
+        ...     x = step(x)
+        >>> print(h(x).round(4))
+        -7.0
+    """
+    if callable(beta):
+        raise ValueError(
+            "objective: beta must be a number; a function of the parameters has no "
+            "step at which to evaluate a schedule."
+        )
+    check_positive("objective", "beta", beta)
+
+    def h(params, *args, **kwargs):
+        readings = select("objective", params, mask)
+        out = f(dissolve(params, mask), *args, **kwargs)
+        value, aux = out if has_aux else (out, None)
+        leaves = jax.tree.leaves(params)
+        terms = [
+            jnp.sum(stiefel.penalty(r.read(x), B=r.B))
+            for x, r in zip(leaves, readings, strict=True)
+            if r
+        ]
+        value = value + beta * sum(terms)
+        return (value, aux) if has_aux else value
+
+    return h
+
+
+def _map(who, fn, params, mask):
+    readings = select(who, params, mask)
+    leaves, treedef = jax.tree.flatten(params)
+
+    def one(path, leaf, r):
+        if r is None:
+            return leaf
+        try:
+            return r.write(fn(r.read(leaf), B=r.B), leaf.dtype)
+        except ValueError as error:
+            raise ValueError(f"{who}: at {path!r}, {error}") from None
+
+    return treedef.unflatten(map(one, leaf_paths(params), leaves, readings))

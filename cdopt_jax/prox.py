@@ -1,0 +1,174 @@
+"""Regularizers: convex terms r(x) of an objective, each with its proximal map.
+
+A regularizer works on a whole tree of parameters, an array being the simplest. Its
+weight is one number for all leaves or a tree of them, as deep as it needs to be:
+``l1({"Conv_0": 1e-4, "Dense_0": {"kernel": 1e-5, "bias": 0}})``. A weight of zero
+leaves its leaf alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from ._paths import describe_leaf, leaf_paths, spread
+
+
+class Regularizer(NamedTuple):
+    """A convex function r and its proximal map, both of a tree.
+
+    Attributes:
+        value: x ↦ r(x), a scalar.
+        prox: (x, step) ↦ argmin_y r(y) + ‖y − x‖²/(2·step).
+    """
+
+    value: Callable[[chex.ArrayTree], Array]
+    prox: Callable[[chex.ArrayTree, ArrayLike], Any]
+
+
+def l1(weight: chex.ArrayTree) -> Regularizer:
+    """weight·Σ|x|, which makes entries exactly zero.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from cdopt_jax import prox
+        >>> print(prox.l1(0.5).prox(jnp.array([1.0, -0.25, -3.0]), 1.0))
+        [ 0.5 -0.  -2.5]
+    """
+
+    def value(x, w):
+        return jnp.sum(w * jnp.abs(x))
+
+    def shrink(x, w, step):
+        return _soft(x, step * w)
+
+    return _leafwise("l1", value, shrink, weight=weight)
+
+
+def l21(weight: chex.ArrayTree, axis: int | tuple[int, ...] = -1) -> Regularizer:
+    """weight·Σ‖group‖₂, which makes whole groups of entries exactly zero.
+
+    Args:
+        weight: The weight, or a tree of them.
+        axis: The axes along which a group extends. Of a matrix, −1 makes its rows the
+            groups and −2 its columns; of a convolution kernel, ``(0, 1, 3)`` groups
+            all that reads one input channel.
+
+    Returns:
+        The regularizer.
+    """
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+
+    def fits(x):
+        return x.ndim > 0 and all(-x.ndim <= a < x.ndim for a in axes)
+
+    def norms(x):
+        square = jnp.sum(x**2, axis=axes, keepdims=True)
+        # The derivative of √ at 0 is infinite; of a zero group it must be zero.
+        return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+
+    def value(x, w):
+        return jnp.sum(w * norms(x))
+
+    def shrink(x, w, step):
+        size, threshold = norms(x), step * w
+        kept = size > threshold
+        return jnp.where(kept, x * (1 - threshold / jnp.where(kept, size, 1)), 0)
+
+    wanted = f"a leaf with the axes {axes} (give others weight 0)"
+    return _leafwise("l21", value, shrink, (fits, wanted), weight=weight)
+
+
+def elastic_net(l1_weight: chex.ArrayTree, l2_weight: chex.ArrayTree) -> Regularizer:
+    """l1_weight·Σ|x| + (l2_weight/2)·Σx²."""
+
+    def value(x, w1, w2):
+        return jnp.sum(w1 * jnp.abs(x) + w2 / 2 * x**2)
+
+    def shrink(x, w1, w2, step):
+        return _soft(x, step * w1) / (1 + step * w2)
+
+    return _leafwise(
+        "elastic_net", value, shrink, l1_weight=l1_weight, l2_weight=l2_weight
+    )
+
+
+def nonnegative_l1(weight: chex.ArrayTree) -> Regularizer:
+    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
+
+    def value(x, w):
+        return jnp.where(jnp.all(x >= 0), jnp.sum(w * x), jnp.inf)
+
+    def shrink(x, w, step):
+        return jnp.maximum(x - step * w, 0)
+
+    return _leafwise("nonnegative_l1", value, shrink, weight=weight)
+
+
+def none() -> Regularizer:
+    """No regularizer: its value is zero and its proximal map the identity."""
+    return Regularizer(lambda _: jnp.zeros(()), lambda x, _: x)
+
+
+def _soft(x, threshold):
+    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
+
+
+def _leafwise(name, value, shrink, fits=None, **weights):
+    """A regularizer from its action on one leaf, checked at once where it can be."""
+    for label, tree in weights.items():
+        _check_weights(f"prox.{name}", label, tree)
+
+    def active(tree):
+        """Each leaf with its weights, in the dtype of the computation, or None."""
+        leaves = jax.tree.leaves(tree)
+        columns = [
+            spread(f"prox.{name}: {label}", w, tree) for label, w in weights.items()
+        ]
+        for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
+            if all(isinstance(w, int | float) and w == 0 for w in ws):
+                yield None
+                continue
+            x = jnp.asarray(leaf)
+            if not jnp.issubdtype(x.dtype, jnp.floating) or (fits and not fits[0](x)):
+                wanted = fits[1] if fits else "a real floating-point leaf"
+                raise ValueError(
+                    f"prox.{name}: needs {wanted}; {describe_leaf(path, x)}."
+                )
+            x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+            yield x, *(jnp.asarray(w, x.dtype) for w in ws)
+
+    def total(tree):
+        return sum((value(*item) for item in active(tree) if item), jnp.zeros(()))
+
+    def prox(tree, step):
+        leaves, treedef = jax.tree.flatten(tree)
+
+        def one(leaf, item):
+            if item is None:
+                return leaf
+            step_here = jnp.asarray(step, item[0].dtype)
+            return shrink(*item, step_here).astype(jnp.result_type(leaf))
+
+        return treedef.unflatten(map(one, leaves, active(tree)))
+
+    return Regularizer(total, prox)
+
+
+def _check_weights(who, label, tree):
+    for path, w in zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True):
+        where = f"{label} at {path!r}" if path else label
+        if not isinstance(w, int | float) and not hasattr(w, "dtype"):
+            raise ValueError(
+                f"{who}: {where} must be a number ≥ 0 or an array of them; it is {w!r}."
+            )
+        known = not isinstance(w, Tracer | jax.ShapeDtypeStruct)
+        if known and not bool(jnp.all(jnp.asarray(w) >= 0)):
+            raise ValueError(
+                f"{who}: {where} must be a number ≥ 0, for r must be convex; it is {w}."
+            )

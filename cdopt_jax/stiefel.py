@@ -1,0 +1,328 @@
+"""The mathematics of one array of matrices, of shape ``(*batch, n, p)`` with n ≥ p.
+
+Throughout, M = xᵀBx with B the identity unless it is given, E = M − I,
+P = I − E/2 + 3E²/8 and Φ(s) = (s + sᵀ)/2. The constraint is M = I: the Stiefel
+manifold, or the generalized one when there is a B. Everything here is a pure
+function made of matrix products and elementwise operations. Half-precision arrays are
+computed in float32, and every product asks for the highest precision, since
+feasibility is lost in a product that a TPU or TF32 has rounded.
+
+``B`` is a symmetric positive definite ``(n, n)`` array, or a callable x ↦ Bx. It is a
+constant of the problem: no derivative is taken with respect to it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.core import Tracer
+from jax.typing import ArrayLike, DTypeLike
+
+Metric = ArrayLike | Callable[[Array], Array] | None
+
+# q(σ) = σ(a + bσ² + cσ⁴) maps (0, 1.2] into itself, multiplies a small σ by a = 3.44,
+# and leaves every singular value where A takes it to one (Jordan et al., "Muon", 2024).
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+
+
+def residual(x: ArrayLike, *, B: Metric = None) -> Array:
+    """E = xᵀBx − I, how far x is from the constraint; float32 for half precision."""
+    x, B, _ = _prepare("residual", B, x)
+    return _residual(x, _apply(B, x))
+
+
+def feasibility(x: ArrayLike, *, B: Metric = None) -> Array:
+    """‖E‖_F for each matrix, of shape ``batch``."""
+    x, B, _ = _prepare("feasibility", B, x)
+    return _norm(_residual(x, _apply(B, x)))
+
+
+def dissolve(x: ArrayLike, *, B: Metric = None) -> Array:
+    """The constraint dissolving map A(x) = x(15I − 10M + 3M²)/8.
+
+    A fixes the points of the manifold and is cubically close to it around it:
+    ‖E(A(x))‖ ≤ ‖E(x)‖³ where ‖E(x)‖ ≤ 1. It is a homeomorphism, so the chain rule is
+    exact for f∘A with f merely locally Lipschitz. Derivatives, in both modes and of
+    any order, follow the closed form of `jvp`.
+
+    Args:
+        x: Matrices, of shape ``(*batch, n, p)`` with n ≥ p.
+        B: The metric of the generalized constraint xᵀBx = I.
+
+    Returns:
+        A(x), of the shape and dtype of ``x``.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from cdopt_jax import stiefel
+        >>> x = jnp.array([[1.1, 0.0], [0.0, 0.9], [0.0, 0.0]])
+        >>> print(stiefel.feasibility(x), stiefel.feasibility(stiefel.dissolve(x)))
+        0.2831... 0.0071...
+    """
+    x, B, dtype = _prepare("dissolve", B, x)
+
+    @jax.custom_jvp
+    def a(x):
+        _, _, p = _expand(x, B)
+        return _mm(x, p)
+
+    @a.defjvp
+    def _(primals, tangents):
+        (x,), (d,) = primals, tangents
+        y, e, p = _expand(x, B)
+        return _mm(x, p), _mm(d, p) + _mm(x, _turn(_phi(_inner(y, d)), e))
+
+    return a(x).astype(dtype)
+
+
+def jvp(x: ArrayLike, d: ArrayLike, *, B: Metric = None) -> Array:
+    """The derivative J_A(x)[d] = dP + x(−S + (3/2)Φ(SE)), where S = Φ(xᵀBd)."""
+    x, d, B, dtype = _prepare_pair("jvp", "d", B, x, d)
+    y, e, p = _expand(x, B)
+    return (_mm(d, p) + _mm(x, _turn(_phi(_inner(y, d)), e))).astype(dtype)
+
+
+def vjp(x: ArrayLike, w: ArrayLike, *, B: Metric = None) -> Array:
+    """The adjoint of `jvp`: wP + Bx(−T + (3/2)Φ(TE)), where T = Φ(xᵀw).
+
+    Without B the derivative is self-adjoint and this is `jvp`.
+    """
+    x, w, B, dtype = _prepare_pair("vjp", "w", B, x, w)
+    y, e, p = _expand(x, B)
+    return (_mm(w, p) + _mm(y, _turn(_phi(_inner(x, w)), e))).astype(dtype)
+
+
+def penalty(x: ArrayLike, *, B: Metric = None) -> Array:
+    """‖E‖_F²/4 for each matrix, of shape ``batch``."""
+    x, B, _ = _prepare("penalty", B, x)
+    return jnp.sum(_residual(x, _apply(B, x)) ** 2, axis=(-2, -1)) / 4
+
+
+def penalty_grad(x: ArrayLike, *, B: Metric = None) -> Array:
+    """The gradient of `penalty`, BxE."""
+    x, B, dtype = _prepare("penalty_grad", B, x)
+    y = _apply(B, x)
+    return _mm(y, _residual(x, y)).astype(dtype)
+
+
+def gradient(x: ArrayLike, g: ArrayLike, beta: ArrayLike, *, B: Metric = None) -> Array:
+    """The gradient of h(x) = f(A(x)) + (β/4)‖E‖_F², given g = ∇f(A(x)).
+
+    `vjp` and `penalty_grad` in one: gP + BxQ with Q = −T + (3/2)Φ(TE) + βE. That is
+    four products of n×p×p and two of p×p×p, and there is no way with fewer.
+
+    Args:
+        x: Matrices, of shape ``(*batch, n, p)`` with n ≥ p.
+        g: The gradient of f at A(x), or, in the paper's approximation, at x.
+        beta: The weight β; a scalar, or one for each matrix, of shape ``batch``.
+        B: The metric of the generalized constraint xᵀBx = I.
+
+    Returns:
+        The gradient of h, of the shape and dtype of ``x``.
+    """
+    x, g, B, dtype = _prepare_pair("gradient", "g", B, x, g)
+    y, e, p = _expand(x, B)
+    beta = jnp.asarray(beta, x.dtype)[..., None, None]
+    q = _turn(_phi(_inner(x, g)), e) + beta * e
+    return (_mm(g, p) + _mm(y, q)).astype(dtype)
+
+
+def tangent(x: ArrayLike, g: ArrayLike, *, B: Metric = None) -> Array:
+    """The projection of ``g`` to the tangent space at ``x``: g − xΦ(xᵀBg).
+
+    The tangent space at a point of the manifold is {d : Φ(xᵀBd) = 0}, and the
+    projection is orthogonal in the metric of B. There it is J_A(x).
+    """
+    x, g, B, dtype = _prepare_pair("tangent", "g", B, x, g)
+    return (g - _mm(x, _phi(_inner(_apply(B, x), g)))).astype(dtype)
+
+
+def project(x: ArrayLike, *, B: Metric = None) -> Array:
+    """The nearest point of the manifold, by matrix products only.
+
+    That is the polar factor UVᵀ of x = UΣVᵀ, or x(xᵀBx)^(−1/2) when there is a B. The
+    singular values are scaled into (0, 1], grown by a steep quintic, then taken to one
+    by A. The count of products is fixed, so it compiles small, runs under ``jit`` and
+    ``vmap`` on any backend, and can be differentiated.
+
+    Args:
+        x: Matrices of full rank, ``(*batch, n, p)`` with n ≥ p, of any scale and
+            with a condition number up to 1e3; what is beyond loses accuracy slowly.
+        B: The metric of the generalized constraint xᵀBx = I.
+
+    Returns:
+        A point of the manifold, of the shape and dtype of ``x``.
+
+    Raises:
+        ValueError: On a concrete ``x`` that is rank-deficient or not finite: there is
+            no nearest point. Under ``jit`` values cannot be checked.
+    """
+    x, B, dtype = _prepare("project", B, x)
+    if fault := _unprojectable(x):
+        raise ValueError(f"stiefel.project: {fault}; of shape {x.shape}.")
+    largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
+    x = x / jnp.where(largest > 0, largest, 1)
+    # √‖M‖_F, the Schatten-4 norm, bounds σ_max with less slack than ‖x‖_F does.
+    bound = jnp.sqrt(_norm(_inner(x, _apply(B, x))))[..., None, None]
+    x = x / jnp.where(bound > 0, bound, 1)
+    single = x.dtype == jnp.float32
+    a, b, c = _QUINTIC
+
+    def grow(_, x):
+        m = _inner(x, _apply(B, x))
+        return _mm(x, a * _eye(m) + b * m + c * _mm(m, m))
+
+    def polish(_, x):
+        _, _, p = _expand(x, B)
+        return _mm(x, p)
+
+    x = lax.fori_loop(0, 11 if single else 15, grow, x)
+    return lax.fori_loop(0, 4 if single else 6, polish, x).astype(dtype)
+
+
+def random(
+    key: Array,
+    shape: tuple[int, ...],
+    dtype: DTypeLike | None = None,
+    *,
+    B: Metric = None,
+) -> Array:
+    """A uniformly random point of the manifold (with B, its image under `project`).
+
+    Args:
+        key: A JAX random key.
+        shape: ``(*batch, n, p)`` with n ≥ p.
+        dtype: The dtype of the point; JAX's default float if None.
+        B: The metric of the generalized constraint xᵀBx = I.
+
+    Returns:
+        A point drawn from the invariant distribution.
+    """
+    dtype = jnp.result_type(float if dtype is None else dtype)
+    _check("random", "the point", shape, dtype)
+    wide = jnp.promote_types(dtype, jnp.float32)
+    q, r = jnp.linalg.qr(jax.random.normal(key, shape, wide))
+    # Without the signs of R's diagonal, Q follows the routine's convention instead.
+    sign = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
+    q = q * jnp.where(sign == 0, 1, sign)[..., None, :]
+    return (q if B is None else project(q, B=B)).astype(dtype)
+
+
+def _mm(a, b):
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def _inner(a, b):
+    return _mm(a.mT, b)
+
+
+def _phi(s):
+    return (s + s.mT) / 2
+
+
+def _eye(m):
+    return jnp.eye(m.shape[-1], dtype=m.dtype)
+
+
+def _norm(e):
+    return jnp.sqrt(jnp.sum(e**2, axis=(-2, -1)))
+
+
+def _apply(B, x):
+    if B is None:
+        return x
+    return B(x) if callable(B) else _mm(B, x)
+
+
+def _residual(x, y):
+    m = _inner(x, y)
+    return m - _eye(m)
+
+
+def _expand(x, B):
+    """Bx, E and P."""
+    y = _apply(B, x)
+    e = _residual(x, y)
+    return y, e, _eye(e) - e / 2 + 0.375 * _mm(e, e)
+
+
+def _turn(s, e):
+    """The p×p factor −S + (3/2)Φ(SE), which the derivative multiplies with x."""
+    return 1.5 * _phi(_mm(s, e)) - s
+
+
+def _prepare(name, B, x) -> tuple[Array, Any, Any]:
+    """The arguments, checked, in the dtype of the computation; and x's own dtype."""
+    x = jnp.asarray(x)
+    _check(name, "x", x.shape, x.dtype)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if B is not None and not callable(B):
+        if fault := metric_fault(B, x.shape[-2]):
+            raise ValueError(f"stiefel.{name}: {fault}.")
+        B = lax.stop_gradient(jnp.asarray(B, wide.dtype))
+    return wide, B, x.dtype
+
+
+def _prepare_pair(name, label, B, x, d) -> tuple[Array, Array, Any, Any]:
+    d = jnp.asarray(d)
+    x, B, dtype = _prepare(name, B, x)
+    if d.shape != x.shape or not jnp.issubdtype(d.dtype, jnp.floating):
+        raise ValueError(
+            f"stiefel.{name}: {label} must be a real floating-point array of the shape "
+            f"of x, {x.shape}; it has shape {d.shape} and dtype {d.dtype}."
+        )
+    return x, d.astype(x.dtype), B, dtype
+
+
+def _check(name, label, shape, dtype):
+    if len(shape) < 2 or shape[-2] < shape[-1] or 0 in shape:
+        raise ValueError(
+            f"stiefel.{name}: {label} must have shape (*batch, n, p), n ≥ p ≥ 1; it "
+            f"has shape {shape} and dtype {dtype}. Transpose wide matrices."
+        )
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            f"stiefel.{name}: {label} must be real floating point; it has shape "
+            f"{shape} and dtype {dtype}."
+        )
+
+
+def metric_fault(B: ArrayLike, n: int | None = None) -> str | None:
+    """What keeps the array ``B`` from being a metric on n rows, or None."""
+    shape, dtype = jnp.shape(B), jnp.result_type(B)
+    if len(shape) != 2 or shape[0] != shape[1] or n not in (None, shape[0]):
+        rows = "n" if n is None else n
+        return f"B must have shape ({rows}, {rows}), or be a callable; it has {shape}"
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return f"B must be real floating point; it has dtype {dtype}"
+    if not isinstance(B, Tracer):
+        b = np.asarray(B, np.float64)
+        if not np.isfinite(b).all():
+            return "B must be finite"
+        slack = 8 * float(jnp.finfo(dtype).eps) * np.abs(b).max(initial=0)
+        if np.abs(b - b.T).max(initial=0) > slack:
+            return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
+    return None
+
+
+def _unprojectable(x) -> str | None:
+    """Why the matrices have no nearest point, where their values are known."""
+    if isinstance(x, Tracer) or not x.is_fully_addressable:
+        return None
+    a = np.asarray(x, np.float64)
+    if not np.isfinite(a).all():
+        return "the matrix is not finite"
+    largest = np.abs(a).max(axis=(-2, -1), keepdims=True)
+    a = a / np.where(largest > 0, largest, 1)
+    spectrum = np.linalg.eigvalsh(np.swapaxes(a, -1, -2) @ a)
+    # The Gram matrix in float64 resolves σ_min/σ_max down to 1e-8.
+    ratio = max(1e-8, float(jnp.finfo(x.dtype).eps)) ** 2
+    if (spectrum[..., 0] <= ratio * spectrum[..., -1]).any():
+        return (
+            "the matrix is rank-deficient, so it has no unique nearest point; start "
+            "from stiefel.random, or add a small random matrix first"
+        )
+    return None
