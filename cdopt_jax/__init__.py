@@ -8,10 +8,12 @@ the regularizers, and what is named here works on whole trees.
 
 from importlib.metadata import version as _version
 
-from . import prox as prox, stiefel as stiefel
+from . import prox as prox, stiefel as stiefel, theory as theory
+from ._constrain import constrain as constrain
 from ._selection import Stiefel as Stiefel, where as where
 from ._transforms.add_penalty import add_penalty as add_penalty
 from ._transforms.dissolve_gradients import dissolve_gradients as dissolve_gradients
+from ._transforms.keep_feasible import keep_feasible as keep_feasible
 from ._transforms.proximal_step import proximal_step as proximal_step
 from ._transforms.restore_feasibility import restore_feasibility as restore_feasibility
 from ._trees import (

@@ -23,3 +23,13 @@ def check_positive(who: str, label: str, value: Any) -> None:
 def at(value: Any, step: Array) -> Any:
     """The value of a number or a schedule at a step."""
     return value(step) if callable(value) else value
+
+
+def check_fraction(who: str, label: str, value: Any) -> None:
+    """Raise unless ``value`` is a number between 0 and 1, neither included."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 < value < 1):
+        raise ValueError(
+            f"{who}: {label} must be a number between 0 and 1, such as 0.5; it is "
+            f"{value!r}."
+        )

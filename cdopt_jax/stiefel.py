@@ -21,6 +21,19 @@ from jax import Array, lax
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
+from ._algebra import (
+    apply_metric,
+    each,
+    eye,
+    factor,
+    inner,
+    mm,
+    norm,
+    phi,
+    residual as compute_residual,
+    turn,
+)
+
 Metric = ArrayLike | Callable[[Array], Array] | None
 
 # q(σ) = σ(a + bσ² + cσ⁴) maps (0, 1.2] into itself, multiplies a small σ by a = 3.44,
@@ -31,13 +44,13 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 def residual(x: ArrayLike, *, B: Metric = None) -> Array:
     """E = xᵀBx − I, how far x is from the constraint; float32 for half precision."""
     x, B, _ = _prepare("residual", B, x)
-    return _residual(x, _apply(B, x))
+    return compute_residual(x, apply_metric(B, x))
 
 
 def feasibility(x: ArrayLike, *, B: Metric = None) -> Array:
     """‖E‖_F for each matrix, of shape ``batch``."""
     x, B, _ = _prepare("feasibility", B, x)
-    return _norm(_residual(x, _apply(B, x)))
+    return norm(compute_residual(x, apply_metric(B, x)))
 
 
 def dissolve(x: ArrayLike, *, B: Metric = None) -> Array:
@@ -66,14 +79,13 @@ def dissolve(x: ArrayLike, *, B: Metric = None) -> Array:
 
     @jax.custom_jvp
     def a(x):
-        _, _, p = _expand(x, B)
-        return _mm(x, p)
+        return mm(x, _expand(x, B)[2])
 
     @a.defjvp
     def _(primals, tangents):
         (x,), (d,) = primals, tangents
         y, e, p = _expand(x, B)
-        return _mm(x, p), _mm(d, p) + _mm(x, _turn(_phi(_inner(y, d)), e))
+        return mm(x, p), mm(d, p) + mm(x, turn(phi(inner(y, d)), e))
 
     return a(x).astype(dtype)
 
@@ -82,7 +94,7 @@ def jvp(x: ArrayLike, d: ArrayLike, *, B: Metric = None) -> Array:
     """The derivative J_A(x)[d] = dP + x(−S + (3/2)Φ(SE)), where S = Φ(xᵀBd)."""
     x, d, B, dtype = _prepare_pair("jvp", "d", B, x, d)
     y, e, p = _expand(x, B)
-    return (_mm(d, p) + _mm(x, _turn(_phi(_inner(y, d)), e))).astype(dtype)
+    return (mm(d, p) + mm(x, turn(phi(inner(y, d)), e))).astype(dtype)
 
 
 def vjp(x: ArrayLike, w: ArrayLike, *, B: Metric = None) -> Array:
@@ -92,20 +104,20 @@ def vjp(x: ArrayLike, w: ArrayLike, *, B: Metric = None) -> Array:
     """
     x, w, B, dtype = _prepare_pair("vjp", "w", B, x, w)
     y, e, p = _expand(x, B)
-    return (_mm(w, p) + _mm(y, _turn(_phi(_inner(x, w)), e))).astype(dtype)
+    return (mm(w, p) + mm(y, turn(phi(inner(x, w)), e))).astype(dtype)
 
 
 def penalty(x: ArrayLike, *, B: Metric = None) -> Array:
     """‖E‖_F²/4 for each matrix, of shape ``batch``."""
     x, B, _ = _prepare("penalty", B, x)
-    return jnp.sum(_residual(x, _apply(B, x)) ** 2, axis=(-2, -1)) / 4
+    return jnp.sum(compute_residual(x, apply_metric(B, x)) ** 2, axis=(-2, -1)) / 4
 
 
 def penalty_grad(x: ArrayLike, *, B: Metric = None) -> Array:
     """The gradient of `penalty`, BxE."""
     x, B, dtype = _prepare("penalty_grad", B, x)
-    y = _apply(B, x)
-    return _mm(y, _residual(x, y)).astype(dtype)
+    y = apply_metric(B, x)
+    return mm(y, compute_residual(x, y)).astype(dtype)
 
 
 def gradient(x: ArrayLike, g: ArrayLike, beta: ArrayLike, *, B: Metric = None) -> Array:
@@ -125,9 +137,9 @@ def gradient(x: ArrayLike, g: ArrayLike, beta: ArrayLike, *, B: Metric = None) -
     """
     x, g, B, dtype = _prepare_pair("gradient", "g", B, x, g)
     y, e, p = _expand(x, B)
-    beta = jnp.asarray(beta, x.dtype)[..., None, None]
-    q = _turn(_phi(_inner(x, g)), e) + beta * e
-    return (_mm(g, p) + _mm(y, q)).astype(dtype)
+    beta = each(jnp.asarray(beta, x.dtype))
+    q = turn(phi(inner(x, g)), e) + beta * e
+    return (mm(g, p) + mm(y, q)).astype(dtype)
 
 
 def tangent(x: ArrayLike, g: ArrayLike, *, B: Metric = None) -> Array:
@@ -137,7 +149,7 @@ def tangent(x: ArrayLike, g: ArrayLike, *, B: Metric = None) -> Array:
     projection is orthogonal in the metric of B. There it is J_A(x).
     """
     x, g, B, dtype = _prepare_pair("tangent", "g", B, x, g)
-    return (g - _mm(x, _phi(_inner(_apply(B, x), g)))).astype(dtype)
+    return (g - mm(x, phi(inner(apply_metric(B, x), g)))).astype(dtype)
 
 
 def project(x: ArrayLike, *, B: Metric = None) -> Array:
@@ -166,18 +178,17 @@ def project(x: ArrayLike, *, B: Metric = None) -> Array:
     largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
     x = x / jnp.where(largest > 0, largest, 1)
     # √‖M‖_F, the Schatten-4 norm, bounds σ_max with less slack than ‖x‖_F does.
-    bound = jnp.sqrt(_norm(_inner(x, _apply(B, x))))[..., None, None]
+    bound = each(jnp.sqrt(norm(inner(x, apply_metric(B, x)))))
     x = x / jnp.where(bound > 0, bound, 1)
     single = x.dtype == jnp.float32
     a, b, c = _QUINTIC
 
     def grow(_, x):
-        m = _inner(x, _apply(B, x))
-        return _mm(x, a * _eye(m) + b * m + c * _mm(m, m))
+        m = inner(x, apply_metric(B, x))
+        return mm(x, a * eye(m) + b * m + c * mm(m, m))
 
     def polish(_, x):
-        _, _, p = _expand(x, B)
-        return _mm(x, p)
+        return mm(x, _expand(x, B)[2])
 
     x = lax.fori_loop(0, 11 if single else 15, grow, x)
     return lax.fori_loop(0, 4 if single else 6, polish, x).astype(dtype)
@@ -211,47 +222,11 @@ def random(
     return (q if B is None else project(q, B=B)).astype(dtype)
 
 
-def _mm(a, b):
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
-
-
-def _inner(a, b):
-    return _mm(a.mT, b)
-
-
-def _phi(s):
-    return (s + s.mT) / 2
-
-
-def _eye(m):
-    return jnp.eye(m.shape[-1], dtype=m.dtype)
-
-
-def _norm(e):
-    return jnp.sqrt(jnp.sum(e**2, axis=(-2, -1)))
-
-
-def _apply(B, x):
-    if B is None:
-        return x
-    return B(x) if callable(B) else _mm(B, x)
-
-
-def _residual(x, y):
-    m = _inner(x, y)
-    return m - _eye(m)
-
-
 def _expand(x, B):
     """Bx, E and P."""
-    y = _apply(B, x)
-    e = _residual(x, y)
-    return y, e, _eye(e) - e / 2 + 0.375 * _mm(e, e)
-
-
-def _turn(s, e):
-    """The p×p factor −S + (3/2)Φ(SE), which the derivative multiplies with x."""
-    return 1.5 * _phi(_mm(s, e)) - s
+    y = apply_metric(B, x)
+    e = compute_residual(x, y)
+    return y, e, factor(e, mm(e, e))
 
 
 def _prepare(name, B, x) -> tuple[Array, Any, Any]:

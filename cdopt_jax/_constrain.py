@@ -1,0 +1,138 @@
+"""Any Optax optimiser, made to stay on the manifold."""
+
+from typing import Any, NamedTuple
+
+import optax
+
+from ._guard import pulled_back
+from ._hyperparameters import check_positive
+from ._selection import Mask
+from ._transforms._leaves import on_constrained
+from ._transforms.dissolve_gradients import dissolve_gradients
+from ._transforms.keep_feasible import guarded
+from ._trees import dissolve
+from .prox import Regularizer
+
+
+class ConstrainState(NamedTuple):
+    """The state of `constrain`.
+
+    Attributes:
+        optimizer: The state of the optimiser it was given.
+        guard: The report of the guarded steps.
+    """
+
+    optimizer: Any
+    guard: Any
+
+
+def constrain(
+    optimizer: optax.GradientTransformation,
+    mask: Mask = None,
+    *,
+    beta: Any = None,
+    regularizer: Regularizer | None = None,
+    learning_rate: optax.ScalarOrSchedule | None = None,
+    radius: float = 0.5,
+) -> optax.GradientTransformationExtraArgs:
+    """Make any Optax optimiser keep the constrained leaves orthonormal.
+
+    The gradient goes through the derivative of A, the optimiser proposes a step, and
+    `keep_feasible` takes it. The training loop stays as it was, with gradients taken at
+    the parameters themselves: there is no β, any learning rate is safe, the start need
+    not be on the manifold, and nothing remains to be projected at the end. Where the
+    gradient is normal to the manifold, what the optimiser sees is zero, so stationary
+    points are fixed points of every optimiser, elementwise ones included. The other
+    leaves are the optimiser's own.
+
+    Args:
+        optimizer: The optimiser, such as ``optax.adam(1e-2)``.
+        mask: Which leaves are constrained; see `where`.
+        beta: If given, Algorithm 1 of the paper instead: `dissolve_gradients` with this
+            β in front of the optimiser, and nothing behind it.
+        regularizer: A convex term of the objective to treat by its proximal map, for
+            exact zeros; see `prox`. It acts on all leaves.
+        learning_rate: The step size of that proximal map, a number or a schedule: the
+            optimiser's own, which cannot be read from it.
+        radius: The bound of ‖xᵀBx − I‖₂ that no step may pass.
+
+    Returns:
+        A transformation whose ``update`` needs ``params``. Extra arguments are passed
+        on; a ``value_fn`` and its ``grad``, for optimisers with a line search, are seen
+        through A as well.
+
+    Raises:
+        ValueError: At once, on an optimiser that is none, on a radius that is not
+            between 0 and 1, on a regularizer without a learning rate or the reverse,
+            and on a β together with either.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, optax, cdopt_jax as cdx
+        >>> m = jnp.diag(jnp.array([1.0, 4.0, 2.0, 3.0]))
+        >>> loss = lambda x: -jnp.trace(x.T @ m @ x)
+        >>> tx = cdx.constrain(optax.adam(optax.cosine_decay_schedule(0.1, 100)))
+        >>> x = jax.random.normal(jax.random.key(0), (4, 2))  # not orthonormal
+        >>> state = tx.init(x)
+        >>> @jax.jit
+        ... def step(x, state):
+        ...     updates, state = tx.update(jax.grad(loss)(x), state, x)
+        ...     return optax.apply_updates(x, updates), state
+        >>> for _ in range(100):
+        ...     x, state = step(x, state)
+        >>> print(f"{loss(x):.3f}", bool(cdx.stiefel.feasibility(x) < 1e-5))
+        -7.000 True
+    """
+    who = "constrain"
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(
+            f"{who}: optimizer must be an Optax optimiser, such as optax.adam(1e-2); "
+            f"it is {optimizer!r}."
+        )
+    if (regularizer is None) != (learning_rate is None):
+        raise ValueError(
+            f"{who}: regularizer and learning_rate go together; write "
+            "constrain(optax.sgd(lr), mask, regularizer=prox.l1(1e-4), "
+            "learning_rate=lr)."
+        )
+    inner = optax.with_extra_args_support(optimizer)
+    if beta is not None:
+        if regularizer is not None:
+            raise ValueError(
+                f"{who}: beta asks for Algorithm 1 and regularizer for Algorithm 2; "
+                "give one of them."
+            )
+        return optax.chain(dissolve_gradients(beta, mask), inner)
+    if regularizer is not None:
+        check_positive(who, "learning_rate", learning_rate)
+        if not isinstance(regularizer, Regularizer):
+            raise ValueError(
+                f"{who}: regularizer must be a Regularizer(value, prox), such as "
+                f"prox.l1(1e-4); it is {regularizer!r}."
+            )
+    guard = guarded(who, mask, radius, regularizer, learning_rate)
+
+    def tangential(grads, params):
+        def pull_back(x, g, B):
+            return pulled_back(x, g, radius, B)
+
+        return on_constrained(who, mask, grads, params, pull_back)
+
+    def init(params):
+        return ConstrainState(inner.init(params), guard.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        updates = tangential(updates, params)
+        if "grad" in extra_args:
+            extra_args["grad"] = tangential(extra_args["grad"], params)
+        if "value_fn" in extra_args:
+            value_fn = extra_args["value_fn"]
+            extra_args["value_fn"] = lambda x, *a, **k: value_fn(
+                dissolve(x, mask), *a, **k
+            )
+        updates, inner_state = inner.update(
+            updates, state.optimizer, params, **extra_args
+        )
+        updates, guard_state = guard.update(updates, state.guard, params)
+        return updates, ConstrainState(inner_state, guard_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,102 @@
+"""The paper's bounds, as functions of the constants they are made of.
+
+M₁ bounds the gradients of f where ‖xᵀx − I‖_F ≤ 1, M̃ the directions that an algorithm
+is given, M_r is the Lipschitz constant of a regularizer. Within these bounds the paper
+proves that the iterates of both algorithms stay where ‖xᵀx − I‖_F ≤ 1/6 and that their
+limit points are stationary. They are sufficient, and far from necessary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from . import stiefel
+from ._selection import Mask, select
+
+
+def penalty_weight(gradient_bound: float, direction_bound: float) -> float:
+    """The least β for Algorithm 1: max(16M₁, 60M̃)."""
+    return max(16 * gradient_bound, 60 * direction_bound)
+
+
+def step_size(beta: float) -> float:
+    """The longest step of Algorithm 1: 1/(2β)."""
+    return 1 / (2 * beta)
+
+
+def proximal_step_size(direction_bound: float, lipschitz: float) -> float:
+    """The longest step of Algorithm 2: 1/(19(M̃ + M_r))."""
+    return 1 / (19 * (direction_bound + lipschitz))
+
+
+def stationary_radius(beta: float, gradient_bound: float) -> float:
+    """The r below which stationary points of h are those of f: β/(2β + 8M₁)."""
+    return beta / (2 * beta + 8 * gradient_bound)
+
+
+def minimizer_radius(beta: float, gradient_bound: float) -> float:
+    """The r below which local minimisers of h are those of f: β/(2β + 16M₁)."""
+    return beta / (2 * beta + 16 * gradient_bound)
+
+
+def estimate_gradient_bound(
+    f: Callable[[Any], Array],
+    params: chex.ArrayTree,
+    mask: Mask = None,
+    *,
+    key: Array,
+    samples: int = 64,
+) -> Array:
+    """M₁ from below: the largest gradient at random points with ‖xᵀx − I‖_F ≤ 1.
+
+    Args:
+        f: The objective.
+        params: The parameters; those that are not constrained stay as they are.
+        mask: Which leaves are constrained; see `where`.
+        key: A JAX random key.
+        samples: How many points are drawn.
+
+    Returns:
+        The largest Frobenius norm of the gradient with respect to one constrained
+        leaf.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, cdopt_jax as cdx
+        >>> m = jnp.diag(jnp.array([1.0, 4.0, 2.0, 3.0]))
+        >>> f = lambda x: -jnp.trace(x.T @ m @ x) / 2
+        >>> x = cdx.stiefel.random(jax.random.key(0), (4, 2))
+        >>> m1 = cdx.theory.estimate_gradient_bound(f, x, key=jax.random.key(1))
+        >>> bool(3 < m1 < 4 * 3**0.5)  # ‖mx‖ ≤ ‖m‖₂‖x‖, and ‖x‖² ≤ 2 + √2
+        True
+    """
+    readings = select("theory.estimate_gradient_bound", params, mask)
+    leaves, treedef = jax.tree.flatten(params)
+
+    def one(key):
+        def draw(leaf, r, key):
+            if r is None:
+                return leaf
+            shape = r.read(leaf).shape
+            place, scale, size = jax.random.split(key, 3)
+            x = stiefel.random(place, shape, r.read(leaf).dtype, B=r.B)
+            # Singular values with Σ(σ² − 1)² ≤ 1, up to the boundary.
+            e = jax.random.normal(scale, (*shape[:-2], shape[-1]), x.dtype)
+            e = e / jnp.linalg.norm(e, axis=-1, keepdims=True)
+            e = e * jax.random.uniform(size, (), x.dtype)
+            return r.write(x * jnp.sqrt(1 + e)[..., None, :], leaf.dtype)
+
+        keys = jax.random.split(key, len(leaves))
+        points = [draw(*row) for row in zip(leaves, readings, keys, strict=True)]
+        grads = jax.tree.leaves(jax.grad(f)(treedef.unflatten(points)))
+        norms = [
+            jnp.linalg.norm(jnp.ravel(g))
+            for g, r in zip(grads, readings, strict=True)
+            if r
+        ]
+        return jnp.max(jnp.stack(norms))
+
+    return jnp.max(jax.lax.map(one, jax.random.split(key, samples)))
