@@ -9,6 +9,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 
+def widen(dtype: Any) -> Any:
+    """The dtype to compute in: float32 for half precision, else the same."""
+    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+
+
 def mm(a: Array, b: Array) -> Array:
     """The product at the highest precision, without which feasibility is lost."""
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

@@ -20,6 +20,17 @@ def check_positive(who: str, label: str, value: Any) -> None:
         )
 
 
+def check_beta(who: str, beta: Any) -> bool:
+    """Whether a weight is the automatic one; raise unless it is that or positive."""
+    if isinstance(beta, str) and beta != "auto":
+        raise ValueError(
+            f'{who}: beta must be a number, a schedule or "auto"; it is {beta!r}.'
+        )
+    if beta != "auto":
+        check_positive(who, "beta", beta)
+    return isinstance(beta, str)
+
+
 def at(value: Any, step: Array) -> Any:
     """The value of a number or a schedule at a step."""
     return value(step) if callable(value) else value

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ._algebra import widen
 from ._paths import describe_leaf, leaf_paths, listing, spread
 from .stiefel import Metric, metric_fault
 
@@ -109,7 +110,7 @@ class Reading:
     def read(self, leaf: Array) -> Array:
         """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""
         leaf = jnp.asarray(leaf)
-        x = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        x = leaf.astype(widen(leaf.dtype))
         x = x.transpose(self._order).reshape(*self._sizes(self.batch), *self.matrix)
         return x.mT if self.wide else x
 

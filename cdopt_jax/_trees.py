@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import stiefel
-from ._hyperparameters import check_positive
+from ._algebra import widen
+from ._auto import weight
+from ._hyperparameters import check_beta
 from ._paths import leaf_paths
 from ._selection import Mask, select
 
@@ -90,7 +92,7 @@ def stationarity(
     )
 
     def norm(v):
-        return jnp.linalg.norm(jnp.ravel(v).astype(jnp.promote_types(v.dtype, "f4")))
+        return jnp.linalg.norm(jnp.ravel(v).astype(widen(v.dtype)))
 
     return {
         path: norm(stiefel.vjp(r.read(x), r.read(g), B=r.B) if r else g)
@@ -99,7 +101,11 @@ def stationarity(
 
 
 def objective(
-    f: Callable[..., Any], beta: float, mask: Mask = None, *, has_aux: bool = False
+    f: Callable[..., Any],
+    beta: float | str,
+    mask: Mask = None,
+    *,
+    has_aux: bool = False,
 ) -> Callable[..., Any]:
     """The constraint dissolving function of ``f``, for any unconstrained solver.
 
@@ -110,7 +116,9 @@ def objective(
 
     Args:
         f: A function of the parameters, and of further arguments that are passed on.
-        beta: The weight β > 0.
+        beta: The weight β > 0. With ``"auto"`` each leaf has its own, a small multiple
+            of the gradient of f at A(x), which is then evaluated for it; it counts as
+            a constant in the gradient of h.
         mask: Which leaves are constrained; see `where`.
         has_aux: Whether ``f`` returns a pair of its value and something else.
 
@@ -133,19 +141,24 @@ def objective(
             "objective: beta must be a number; a function of the parameters has no "
             "step at which to evaluate a schedule."
         )
-    check_positive("objective", "beta", beta)
+    auto = check_beta("objective", beta)
 
     def h(params, *args, **kwargs):
         readings = select("objective", params, mask)
-        out = f(dissolve(params, mask), *args, **kwargs)
+        point = dissolve(params, mask)
+        out = f(point, *args, **kwargs)
         value, aux = out if has_aux else (out, None)
-        leaves = jax.tree.leaves(params)
-        terms = [
-            jnp.sum(stiefel.penalty(r.read(x), B=r.B))
-            for x, r in zip(leaves, readings, strict=True)
-            if r
-        ]
-        value = value + beta * sum(terms)
+        leaves, treedef = jax.tree.flatten(params)
+        betas: list[Any] = [beta] * len(leaves)
+        if auto:
+            point = jax.lax.stop_gradient(point)
+            grads = jax.grad(f, has_aux=has_aux)(point, *args, **kwargs)
+            grads = treedef.flatten_up_to(grads[0] if has_aux else grads)
+            pairs = zip(grads, readings, strict=True)
+            betas = [r and weight(r.read(jax.lax.stop_gradient(g))) for g, r in pairs]
+        for x, r, b in zip(leaves, readings, betas, strict=True):
+            if r:
+                value = value + b * jnp.sum(stiefel.penalty(r.read(x), B=r.B))
         return (value, aux) if has_aux else value
 
     return h

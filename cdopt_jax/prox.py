@@ -16,6 +16,7 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from ._algebra import widen
 from ._paths import describe_leaf, leaf_paths, spread
 
 
@@ -140,7 +141,7 @@ def _leafwise(name, value, shrink, fits=None, **weights):
                 raise ValueError(
                     f"prox.{name}: needs {wanted}; {describe_leaf(path, x)}."
                 )
-            x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+            x = x.astype(widen(x.dtype))
             yield x, *(jnp.asarray(w, x.dtype) for w in ws)
 
     def total(tree):

@@ -32,6 +32,7 @@ from ._algebra import (
     phi,
     residual as compute_residual,
     turn,
+    widen,
 )
 
 Metric = ArrayLike | Callable[[Array], Array] | None
@@ -76,18 +77,8 @@ def dissolve(x: ArrayLike, *, B: Metric = None) -> Array:
         0.2831... 0.0071...
     """
     x, B, dtype = _prepare("dissolve", B, x)
-
-    @jax.custom_jvp
-    def a(x):
-        return mm(x, _expand(x, B)[2])
-
-    @a.defjvp
-    def _(primals, tangents):
-        (x,), (d,) = primals, tangents
-        y, e, p = _expand(x, B)
-        return mm(x, p), mm(d, p) + mm(x, turn(phi(inner(y, d)), e))
-
-    return a(x).astype(dtype)
+    a = _dissolve(x) if B is None else _dissolve_in_metric(x, apply_metric(B, x))
+    return a.astype(dtype)
 
 
 def jvp(x: ArrayLike, d: ArrayLike, *, B: Metric = None) -> Array:
@@ -214,12 +205,39 @@ def random(
     """
     dtype = jnp.result_type(float if dtype is None else dtype)
     _check("random", "the point", shape, dtype)
-    wide = jnp.promote_types(dtype, jnp.float32)
-    q, r = jnp.linalg.qr(jax.random.normal(key, shape, wide))
+    q, r = jnp.linalg.qr(jax.random.normal(key, shape, widen(dtype)))
     # Without the signs of R's diagonal, Q follows the routine's convention instead.
     sign = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
     q = q * jnp.where(sign == 0, 1, sign)[..., None, :]
     return (q if B is None else project(q, B=B)).astype(dtype)
+
+
+@jax.custom_jvp
+def _dissolve(x):
+    return mm(x, _expand(x, None)[2])
+
+
+@_dissolve.defjvp
+def _(primals, tangents):
+    (x,), (d,) = primals, tangents
+    _, e, p = _expand(x, None)
+    return mm(x, p), mm(d, p) + mm(x, turn(phi(inner(x, d)), e))
+
+
+# y = Bx is an argument of its own, since a derivative rule must not close over a B that
+# may be traced.
+@jax.custom_jvp
+def _dissolve_in_metric(x, y):
+    e = compute_residual(x, y)
+    return mm(x, factor(e, mm(e, e)))
+
+
+@_dissolve_in_metric.defjvp
+def _(primals, tangents):
+    (x, y), (d, dy) = primals, tangents
+    e = compute_residual(x, y)
+    p, s = factor(e, mm(e, e)), phi(inner(y, d) + inner(x, dy)) / 2
+    return mm(x, p), mm(d, p) + mm(x, turn(s, e))
 
 
 def _expand(x, B):
@@ -233,7 +251,7 @@ def _prepare(name, B, x) -> tuple[Array, Any, Any]:
     """The arguments, checked, in the dtype of the computation; and x's own dtype."""
     x = jnp.asarray(x)
     _check(name, "x", x.shape, x.dtype)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(widen(x.dtype))
     if B is not None and not callable(B):
         if fault := metric_fault(B, x.shape[-2]):
             raise ValueError(f"stiefel.{name}: {fault}.")

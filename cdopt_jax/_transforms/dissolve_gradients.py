@@ -1,16 +1,33 @@
 """Algorithm 1 of the paper, as the first transformation of a chain."""
 
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 import optax
+from jax import Array
 
-from cdopt_jax import stiefel
-from cdopt_jax._hyperparameters import at, check_positive
+from cdopt_jax import _auto, stiefel
+from cdopt_jax._algebra import each
+from cdopt_jax._hyperparameters import at, check_beta
 from cdopt_jax._selection import Mask, select
+from cdopt_jax._transforms._leaves import on_constrained
 
-from ._leaves import first_step, next_step, on_constrained
+
+class DissolveState(NamedTuple):
+    """The state of `dissolve_gradients`; ``optax.tree.get`` finds its fields.
+
+    Attributes:
+        step: How many updates were made.
+        beta: The weight of each constrained leaf at the last of them, in the order of
+            ``jax.tree.leaves``.
+    """
+
+    step: Any
+    beta: Array
 
 
 def dissolve_gradients(
-    beta: optax.ScalarOrSchedule, mask: Mask = None
+    beta: optax.ScalarOrSchedule | str, mask: Mask = None
 ) -> optax.GradientTransformationExtraArgs:
     """Turn gradients of f into gradients of its constraint dissolving function.
 
@@ -27,7 +44,9 @@ def dissolve_gradients(
 
     Args:
         beta: The weight β > 0, or a schedule of it. The factor is β/4 here: where an
-            author writes β/2, pass twice that author's value.
+            author writes β/2, pass twice that author's value. With ``"auto"``, each
+            leaf has its own β, a small multiple of the largest gradients seen of late,
+            and the gradient of f fades out where ‖xᵀBx − I‖_F approaches 1/2.
         mask: Which leaves are constrained; see `where`.
 
     Returns:
@@ -63,20 +82,26 @@ def dissolve_gradients(
         Optimization over the Stiefel Manifold", Algorithm 1.
     """
     who = "dissolve_gradients"
-    check_positive(who, "beta", beta)
+    auto = check_beta(who, beta)
 
     def init(params):
-        select(who, params, mask)
-        return first_step()
+        leaves = sum(r is not None for r in select(who, params, mask))
+        return DissolveState(jnp.zeros([], jnp.int32), jnp.zeros(leaves))
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        weight = at(beta, state.step)
+        previous = iter(state.beta)
+        betas = []
 
         def gradient(x, g, B):
-            return stiefel.gradient(x, g, weight, B=B)
+            before = next(previous)
+            betas.append(_auto.follow(before, g) if auto else at(beta, state.step))
+            if auto:
+                g = each(_auto.damping(stiefel.residual(x, B=B))) * g
+            return stiefel.gradient(x, g, betas[-1], B=B)
 
         updates = on_constrained(who, mask, updates, params, gradient)
-        return updates, next_step(state)
+        report = jnp.stack([jnp.asarray(b, state.beta.dtype) for b in betas])
+        return updates, DissolveState(optax.safe_increment(state.step), report)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import optax
 
 from cdopt_jax import stiefel
+from cdopt_jax._algebra import widen
 from cdopt_jax._hyperparameters import at, check_positive
 from cdopt_jax._selection import Mask, select
 from cdopt_jax.prox import Regularizer
@@ -90,7 +91,7 @@ def proximal_step(
 
         def forward(u, x, r):
             if r is None:
-                wide = jnp.promote_types(jnp.promote_types(u.dtype, x.dtype), "f4")
+                wide = widen(jnp.promote_types(u.dtype, x.dtype))
                 return x.astype(wide) - jnp.asarray(eta, wide) * u.astype(wide)
             a, b = r.read(x), r.read(u)
             along = stiefel.vjp(a, b, B=r.B) if tangential else b

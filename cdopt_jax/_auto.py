@@ -1,0 +1,40 @@
+"""A weight β that follows the size of the gradients, for Algorithm 1.
+
+On the manifold a step −ηD along the tangential D = J_A(x)[g] adds η²DᵀD to the
+residual E, and the penalty takes off 2ηβE. They balance at ‖E‖ ≈ η‖D‖²/(2β), and the
+penalty does not overshoot while ηβ ≤ 1. With β = c‖D‖ both ask the same of the step:
+η‖D‖ ≤ 1/c keeps the penalty steady and E below 1/(2c²). So β need only be a small
+multiple of the gradient, not the 60 times of the worst case; c = 2 keeps E below 1/8,
+which is inside the paper's 1/6. The size of g stands for that of D: it bounds it, is at
+hand before the products are made, and does not vanish at a solution.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from ._algebra import norm
+
+SHARE = 2.0
+"""The constant c above."""
+
+FADE = 0.99
+"""What a step leaves of the largest gradient seen so far."""
+
+EDGE = 0.5
+"""The ‖E‖_F at which the gradient of f is switched off, and only the penalty acts."""
+
+
+def weight(g: Array) -> Array:
+    """The weight that one gradient asks for: c‖g‖_F/√p, of a leaf's worst matrix."""
+    size = jnp.max(norm(g)) / g.shape[-1] ** 0.5
+    return SHARE * jnp.where(jnp.isfinite(size), size, 0)
+
+
+def follow(previous: Array, g: Array) -> Array:
+    """The weight after one more gradient: the largest so far, slowly forgotten."""
+    return jnp.maximum(FADE * previous, weight(g).astype(previous.dtype))
+
+
+def damping(e: Array) -> Array:
+    """How much of the gradient of f is used where the residual is ``e``."""
+    return jnp.clip(1 - norm(e) / EDGE, 0, 1)
