@@ -11,7 +11,8 @@ from jax import Array, lax
 
 def widen(dtype: Any) -> Any:
     """The dtype to compute in: float32 for half precision, else the same."""
-    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+    half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.float32 if half else dtype
 
 
 def mm(a: Array, b: Array) -> Array:

@@ -2,15 +2,15 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import optax
 
 from ._guard import pulled_back
 from ._hyperparameters import check_positive
-from ._selection import Mask
+from ._selection import Mask, resolve
 from ._transforms._leaves import on_constrained
 from ._transforms.dissolve_gradients import dissolve_gradients
 from ._transforms.keep_feasible import guarded
-from ._trees import dissolve
 from .prox import Regularizer
 
 
@@ -58,8 +58,8 @@ def constrain(
 
     Returns:
         A transformation whose ``update`` needs ``params``. Extra arguments are passed
-        on; a ``value_fn`` and its ``grad``, for optimisers with a line search, are seen
-        through A as well.
+        on; for optimisers with a line search, ``grad`` is projected as well, and
+        ``value_fn`` is evaluated where the guarded step would lead.
 
     Raises:
         ValueError: At once, on an optimiser that is none, on a radius that is not
@@ -109,13 +109,25 @@ def constrain(
                 f"{who}: regularizer must be a Regularizer(value, prox), such as "
                 f"prox.l1(1e-4); it is {regularizer!r}."
             )
-    guard = guarded(who, mask, radius, regularizer, learning_rate)
+    guard = guarded(who, _twice(who, mask), radius, regularizer, learning_rate)
 
     def tangential(grads, params):
+        params = params.fast if isinstance(params, optax.LookaheadParams) else params
+
         def pull_back(x, g, B):
             return pulled_back(x, g, radius, B)
 
         return on_constrained(who, mask, grads, params, pull_back)
+
+    def along(value_fn, state, params):
+        """The function where the guarded step will lead, for a line search to see."""
+
+        def value(proposed, *args, **kwargs):
+            u = jax.tree.map(lambda a, b: a - b, proposed, params)
+            u, _ = guard.update(u, state, params, value_fn=value_fn)
+            return value_fn(optax.apply_updates(params, u), *args, **kwargs)
+
+        return value
 
     def init(params):
         return ConstrainState(inner.init(params), guard.init(params))
@@ -125,14 +137,22 @@ def constrain(
         if "grad" in extra_args:
             extra_args["grad"] = tangential(extra_args["grad"], params)
         if "value_fn" in extra_args:
-            value_fn = extra_args["value_fn"]
-            extra_args["value_fn"] = lambda x, *a, **k: value_fn(
-                dissolve(x, mask), *a, **k
-            )
+            extra_args["value_fn"] = along(extra_args["value_fn"], state.guard, params)
         updates, inner_state = inner.update(
             updates, state.optimizer, params, **extra_args
         )
-        updates, guard_state = guard.update(updates, state.guard, params)
+        updates, guard_state = guard.update(updates, state.guard, params, **extra_args)
         return updates, ConstrainState(inner_state, guard_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _twice(who, mask):
+    """The mask, and for `optax.lookahead`, whose parameters are a pair, for both."""
+
+    def of(params):
+        if isinstance(params, optax.LookaheadParams):
+            return optax.LookaheadParams(*(resolve(who, mask, p) for p in params))
+        return resolve(who, mask, params)
+
+    return None if mask is None else of

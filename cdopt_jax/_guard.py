@@ -36,6 +36,7 @@ cost of a p×p×p product and overestimate it by a factor of p^(1/4) at most.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -84,8 +85,19 @@ class _View(NamedTuple):
     cheap: Array
 
 
-def guarded_step(x: Array, u: Array, radius: float, B: Any) -> tuple[Array, Guard]:
-    """The point reached from ``x`` by ``u``, and how; in float32 or float64."""
+def guarded_step(
+    x: Array, u: Array, radius: float, B: Any, *, always: bool = False
+) -> tuple[Array, Guard]:
+    """The point reached from ``x`` by ``u``, and how; in float32 or float64.
+
+    With ``always``, short steps are corrected as well: for a line search, which would
+    otherwise find the lower values off the manifold.
+    """
+    step = _step if callable(B) else _compiled_step
+    return step(x, u, radius, B, always)
+
+
+def _step(x, u, radius, B, always):
     here = _view(x, u, B)
     far = ~(here.rho <= radius)
     lost = ~jnp.isfinite(here.cheap)
@@ -97,7 +109,7 @@ def guarded_step(x: Array, u: Array, radius: float, B: Any) -> tuple[Array, Guar
         def corrected():
             return _corrected(u, here, radius)
 
-        fits = jnp.all(here.cheap <= radius)
+        fits = jnp.all(here.cheap <= radius) & (not always)
         left, right, bound, t = lax.cond(fits, plain, corrected)
         return mm(x, left) + mm(u, right), bound, t, ~fits
 
@@ -112,6 +124,11 @@ def guarded_step(x: Array, u: Array, radius: float, B: Any) -> tuple[Array, Guar
     landed, bound, t, formed = lax.cond(jnp.any(far | lost), odd, usual)
     formed = jnp.broadcast_to(formed, t.shape)
     return landed, Guard(norm(here.e), bound, t, formed)
+
+
+# Compiled once for each shape, for those who update outside ``jit``; inside, leaves of
+# one shape share one trace.
+_compiled_step = jax.jit(_step, static_argnums=4)
 
 
 def pulled_back(x: Array, g: Array, radius: float, B: Any) -> Array:
@@ -149,13 +166,13 @@ def _corrected(u, view, radius):
     c = 2 * phi(mm(p, z))
     d = phi(mm(p, mm(h, p) + mm(k.mT, q)) + mm(q, z))
     start, slope, lam = _gamma_bound(view.rho), norm(c), jnp.sqrt(norm(mm(d, d)))
-    most = min(radius ** (1 / 9), 0.5 + radius**3)
+    most = jnp.minimum(radius ** (1 / 9), 0.5 + radius**3)
     room, curve = most - start, (1 - most) * lam
     t = 2 * room / (slope + jnp.sqrt(slope**2 + 2 * curve * room))
     # C and D are differences of larger matrices, known to rounding: a step whose normal
-    # part is huge must be cut before that rounding is felt.
-    steady = (1e-3 / jnp.finfo(e.dtype).eps) ** 0.5
-    t = jnp.minimum(jnp.minimum(t, steady / norm(k)), unit)
+    # part is huge must be cut before that rounding, eps·(t‖k‖)², is felt.
+    eps = jnp.finfo(e.dtype).eps
+    t = jnp.minimum(jnp.minimum(t, (1e-4 / eps) ** 0.5 / norm(k)), unit)
     half = t**2 * lam / 2
     f = _gamma(e, e2) + each(t) * c + each(t**2) * d
     f = (f - each(half) * eye(e)) / each(1 + half)
@@ -163,6 +180,7 @@ def _corrected(u, view, radius):
     g = _gamma(f, f2)
     w = mm(factor(f, f2), factor(g, mm(g, g))) / each(jnp.sqrt(1 + half))
     bound = ((start + t * slope + half) / (1 + half)) ** 9
+    bound = bound + 8 * eps * (1 + t * norm(k)) ** 2
     return mm(p + each(t) * q, w), mm(each(t / unit) * p, w), bound, t / unit
 
 

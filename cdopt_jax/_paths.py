@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 
@@ -22,7 +23,13 @@ def leaf_paths(tree: Any) -> list[str]:
         path = path[:-1] if boxed else path
         return jax.tree_util.keystr(path, simple=True, separator="/")
 
-    return [name(path) for path in paths]
+    names = [name(path) for path in paths]
+    # Where keys hold a '/' themselves, two leaves may come to have one name.
+    taken = Counter(names)
+    return [
+        jax.tree_util.keystr(path) if taken[name] > 1 else name
+        for name, path in zip(names, paths, strict=True)
+    ]
 
 
 def describe_leaf(path: str, leaf: Any) -> str:
@@ -39,12 +46,39 @@ def spread(who: str, prefix: Any, tree: Any) -> list[Any]:
         spread_tree = jax.tree.map(
             lambda entry, below: jax.tree.map(lambda _: entry, below), prefix, tree
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError):
         raise ValueError(
             f"{who} must have the structure of the parameters, or of their upper "
-            f"levels; {error}. The leaves are: {listing(leaf_paths(tree))}."
+            f"levels; its leaves are: {listing(leaf_paths(prefix))}, and those of the "
+            f"parameters: {listing(leaf_paths(tree))}."
         ) from None
     return jax.tree.structure(tree).flatten_up_to(spread_tree)
+
+
+def align(who: str, label: str, others: Any, params: Any) -> list[Any]:
+    """The leaves of ``others`` beside those of ``params``, of the same shapes."""
+    leaves, treedef = jax.tree.flatten(params)
+    try:
+        along = treedef.flatten_up_to(others)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{who}: {label} and params must have the same structure; the leaves of "
+            f"the one are: {listing(leaf_paths(others))}, of the other: "
+            f"{listing(leaf_paths(params))}."
+        ) from None
+    for path, other, leaf in zip(leaf_paths(params), along, leaves, strict=True):
+        if jnp.shape(other) != jnp.shape(leaf):
+            raise ValueError(
+                f"{who}: {label} must have the shapes of params; "
+                f"{describe_leaf(path, other)}, its parameter {jnp.shape(leaf)}."
+            )
+        if not jnp.issubdtype(jnp.result_type(other), jnp.floating) and (
+            jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        ):
+            raise ValueError(
+                f"{who}: {label} must be floating point; {describe_leaf(path, other)}."
+            )
+    return along
 
 
 def listing(paths: list[str], limit: int = 40) -> str:

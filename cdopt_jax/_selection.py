@@ -16,8 +16,9 @@ import numpy as np
 from jax import Array
 
 from ._algebra import widen
+from ._faults import metric_fault
 from ._paths import describe_leaf, leaf_paths, listing, spread
-from .stiefel import Metric, metric_fault
+from .stiefel import Metric
 
 Axes = int | tuple[int, ...]
 
@@ -58,20 +59,18 @@ class Stiefel:
     def __post_init__(self):
         for label in ("rows", "columns"):
             axes = getattr(self, label)
-            if axes is not None and not all(
-                isinstance(a, int) and not isinstance(a, bool) for a in _tuple(axes)
+            given = axes if isinstance(axes, tuple) else (axes,)
+            if not (label == "rows" and axes is None) and not all(
+                isinstance(a, int) and not isinstance(a, bool) for a in given
             ):
                 raise ValueError(
                     f"Stiefel: {label} must be an axis or a tuple of axes; it is "
                     f"{axes!r}."
                 )
-        if self.B is not None and not callable(self.B):
-            if not hasattr(self.B, "shape"):
-                raise ValueError(
-                    f"Stiefel: B must be an array or a callable; it is {self.B!r}."
-                )
-            if fault := metric_fault(self.B):
-                raise ValueError(f"Stiefel: {fault}.")
+        if self.B is None or callable(self.B):
+            return
+        if fault := metric_fault(self.B):
+            raise ValueError(f"Stiefel: {fault}.")
 
     def __eq__(self, other):
         if not isinstance(other, Stiefel):
@@ -183,6 +182,17 @@ def where(*patterns: str, spec: Stiefel = _DEFAULT) -> Callable[[Any], Any]:
     return _Where(patterns, spec)
 
 
+def resolve(who: str, mask: Mask, tree: Any) -> Any:
+    """The mask of a tree, which a callable makes of it.
+
+    A module that can be called, as in Equinox, is a tree like any other.
+    """
+    if mask is Stiefel:
+        raise ValueError(f"{who}: mask is the class Stiefel; write Stiefel().")
+    made_by = callable(mask) and all(callable(m) for m in jax.tree.leaves(mask))
+    return mask(tree) if made_by else mask
+
+
 def select(who: str, tree: Any, mask: Mask) -> list[Reading | None]:
     """The reading of each leaf, in the order of ``jax.tree.leaves``; None if free.
 
@@ -191,7 +201,7 @@ def select(who: str, tree: Any, mask: Mask) -> list[Reading | None]:
         tree: The parameters, or shapes and dtypes in their place.
         mask: Which leaves are constrained.
     """
-    mask = mask(tree) if callable(mask) else mask
+    mask = resolve(who, mask, tree)
     leaves, paths = jax.tree.leaves(tree), leaf_paths(tree)
     if mask is None:
         entries = [True] * len(leaves)

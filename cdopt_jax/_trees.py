@@ -11,8 +11,9 @@ from jax import Array
 from . import stiefel
 from ._algebra import widen
 from ._auto import weight
+from ._faults import projection_fault
 from ._hyperparameters import check_beta
-from ._paths import leaf_paths
+from ._paths import align, describe_leaf, leaf_paths
 from ._selection import Mask, select
 
 
@@ -86,12 +87,12 @@ def stationarity(
         gradient; of a leaf that is not constrained, the norm of its gradient.
     """
     readings = select("stationarity", params, mask)
-    leaves, treedef = jax.tree.flatten(params)
-    rows = zip(
-        leaf_paths(params), treedef.flatten_up_to(grads), leaves, readings, strict=True
-    )
+    leaves = jax.tree.leaves(params)
+    grads = align("stationarity", "grads", grads, params)
+    rows = zip(leaf_paths(params), grads, leaves, readings, strict=True)
 
     def norm(v):
+        v = jnp.asarray(v)
         return jnp.linalg.norm(jnp.ravel(v).astype(widen(v.dtype)))
 
     return {
@@ -136,6 +137,8 @@ def objective(
         >>> print(h(x).round(4))
         -7.0
     """
+    if not callable(f):
+        raise ValueError(f"objective: f must be a function; it is {f!r}.")
     if callable(beta):
         raise ValueError(
             "objective: beta must be a number; a function of the parameters has no "
@@ -171,9 +174,9 @@ def _map(who, fn, params, mask):
     def one(path, leaf, r):
         if r is None:
             return leaf
-        try:
-            return r.write(fn(r.read(leaf), B=r.B), leaf.dtype)
-        except ValueError as error:
-            raise ValueError(f"{who}: at {path!r}, {error}") from None
+        x = r.read(leaf)
+        if fn is stiefel.project and (fault := projection_fault(x)):
+            raise ValueError(f"{who}: {describe_leaf(path, leaf)} and {fault}")
+        return r.write(fn(x, B=r.B), leaf.dtype)
 
     return treedef.unflatten(map(one, leaf_paths(params), leaves, readings))

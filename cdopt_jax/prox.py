@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
@@ -32,7 +33,7 @@ class Regularizer(NamedTuple):
     prox: Callable[[chex.ArrayTree, ArrayLike], Any]
 
 
-def l1(weight: chex.ArrayTree) -> Regularizer:
+def l1(weight: Any) -> Regularizer:
     """weight·Σ|x|, which makes entries exactly zero.
 
     Examples:
@@ -51,7 +52,7 @@ def l1(weight: chex.ArrayTree) -> Regularizer:
     return _leafwise("l1", value, shrink, weight=weight)
 
 
-def l21(weight: chex.ArrayTree, axis: int | tuple[int, ...] = -1) -> Regularizer:
+def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
     """weight·Σ‖group‖₂, which makes whole groups of entries exactly zero.
 
     Args:
@@ -63,7 +64,12 @@ def l21(weight: chex.ArrayTree, axis: int | tuple[int, ...] = -1) -> Regularizer
     Returns:
         The regularizer.
     """
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if not all(isinstance(a, int) for a in axes) or len(set(axes)) < len(axes):
+        raise ValueError(
+            "prox.l21: axis must be an axis or a tuple of different axes; it is "
+            f"{axis!r}."
+        )
 
     def fits(x):
         return x.ndim > 0 and all(-x.ndim <= a < x.ndim for a in axes)
@@ -85,7 +91,7 @@ def l21(weight: chex.ArrayTree, axis: int | tuple[int, ...] = -1) -> Regularizer
     return _leafwise("l21", value, shrink, (fits, wanted), weight=weight)
 
 
-def elastic_net(l1_weight: chex.ArrayTree, l2_weight: chex.ArrayTree) -> Regularizer:
+def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
     """l1_weight·Σ|x| + (l2_weight/2)·Σx²."""
 
     def value(x, w1, w2):
@@ -99,7 +105,7 @@ def elastic_net(l1_weight: chex.ArrayTree, l2_weight: chex.ArrayTree) -> Regular
     )
 
 
-def nonnegative_l1(weight: chex.ArrayTree) -> Regularizer:
+def nonnegative_l1(weight: Any) -> Regularizer:
     """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
 
     def value(x, w):
@@ -113,7 +119,7 @@ def nonnegative_l1(weight: chex.ArrayTree) -> Regularizer:
 
 def none() -> Regularizer:
     """No regularizer: its value is zero and its proximal map the identity."""
-    return Regularizer(lambda _: jnp.zeros(()), lambda x, _: x)
+    return Regularizer(lambda _: jnp.zeros((), jnp.float32), lambda x, _: x)
 
 
 def _soft(x, threshold):
@@ -132,7 +138,7 @@ def _leafwise(name, value, shrink, fits=None, **weights):
             spread(f"prox.{name}: {label}", w, tree) for label, w in weights.items()
         ]
         for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
-            if all(isinstance(w, int | float) and w == 0 for w in ws):
+            if all(_is_zero(w) for w in ws):
                 yield None
                 continue
             x = jnp.asarray(leaf)
@@ -145,7 +151,7 @@ def _leafwise(name, value, shrink, fits=None, **weights):
             yield x, *(jnp.asarray(w, x.dtype) for w in ws)
 
     def total(tree):
-        return sum((value(*item) for item in active(tree) if item), jnp.zeros(()))
+        return jnp.asarray(sum(value(*item) for item in active(tree) if item))
 
     def prox(tree, step):
         leaves, treedef = jax.tree.flatten(tree)
@@ -161,7 +167,13 @@ def _leafwise(name, value, shrink, fits=None, **weights):
     return Regularizer(total, prox)
 
 
+def _is_zero(w):
+    return not isinstance(w, Tracer) and not np.any(np.asarray(w))
+
+
 def _check_weights(who, label, tree):
+    if not jax.tree.leaves(tree):
+        raise ValueError(f"{who}: {label} must be a number ≥ 0; it is {tree!r}.")
     for path, w in zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True):
         where = f"{label} at {path!r}" if path else label
         if not isinstance(w, int | float) and not hasattr(w, "dtype"):

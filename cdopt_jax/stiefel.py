@@ -16,9 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
-from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from ._algebra import (
@@ -34,10 +32,25 @@ from ._algebra import (
     turn,
     widen,
 )
+from ._faults import metric_fault, projection_fault
+
+__all__ = [
+    "dissolve",
+    "feasibility",
+    "gradient",
+    "jvp",
+    "penalty",
+    "penalty_grad",
+    "project",
+    "random",
+    "residual",
+    "tangent",
+    "vjp",
+]
 
 Metric = ArrayLike | Callable[[Array], Array] | None
 
-# q(σ) = σ(a + bσ² + cσ⁴) maps (0, 1.2] into itself, multiplies a small σ by a = 3.44,
+# q(σ) = σ(a + bσ² + cσ⁴) maps (0, 1.21] into itself, multiplies a small σ by a = 3.44,
 # and leaves every singular value where A takes it to one (Jordan et al., "Muon", 2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 
@@ -164,13 +177,22 @@ def project(x: ArrayLike, *, B: Metric = None) -> Array:
             no nearest point. Under ``jit`` values cannot be checked.
     """
     x, B, dtype = _prepare("project", B, x)
-    if fault := _unprojectable(x):
-        raise ValueError(f"stiefel.project: {fault}; of shape {x.shape}.")
+    if fault := projection_fault(x):
+        raise ValueError(f"stiefel.project: x has shape {x.shape} and {fault}")
+    polar = _polar if callable(B) else _compiled_polar
+    return polar(x, B).astype(dtype)
+
+
+def _polar(x, B):
     largest = jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
-    x = x / jnp.where(largest > 0, largest, 1)
+    # In two halves, since the reciprocal of a huge number may be flushed to zero.
+    root = jnp.sqrt(jnp.where(largest > 0, largest, 1))
+    x = x / root / root
     # √‖M‖_F, the Schatten-4 norm, bounds σ_max with less slack than ‖x‖_F does.
-    bound = each(jnp.sqrt(norm(inner(x, apply_metric(B, x)))))
-    x = x / jnp.where(bound > 0, bound, 1)
+    m = inner(x, apply_metric(B, x))
+    size = jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)
+    size = jnp.where(size > 0, size, 1)
+    x = x / jnp.sqrt(size) / jnp.sqrt(jnp.maximum(each(norm(m / size)), 1))
     single = x.dtype == jnp.float32
     a, b, c = _QUINTIC
 
@@ -182,7 +204,11 @@ def project(x: ArrayLike, *, B: Metric = None) -> Array:
         return mm(x, _expand(x, B)[2])
 
     x = lax.fori_loop(0, 11 if single else 15, grow, x)
-    return lax.fori_loop(0, 4 if single else 6, polish, x).astype(dtype)
+    return lax.fori_loop(0, 4 if single else 6, polish, x)
+
+
+# Compiled once for each shape, for those who call it outside ``jit``.
+_compiled_polar = jax.jit(_polar)
 
 
 def random(
@@ -204,6 +230,10 @@ def random(
         A point drawn from the invariant distribution.
     """
     dtype = jnp.result_type(float if dtype is None else dtype)
+    if not isinstance(shape, tuple | list):
+        raise ValueError(
+            f"stiefel.random: shape must be a tuple (*batch, n, p); it is {shape!r}."
+        )
     _check("random", "the point", shape, dtype)
     q, r = jnp.linalg.qr(jax.random.normal(key, shape, widen(dtype)))
     # Without the signs of R's diagonal, Q follows the routine's convention instead.
@@ -234,10 +264,10 @@ def _dissolve_in_metric(x, y):
 
 @_dissolve_in_metric.defjvp
 def _(primals, tangents):
-    (x, y), (d, dy) = primals, tangents
+    (x, y), (d, _) = primals, tangents  # B is symmetric: xᵀ(Bd) = yᵀd
     e = compute_residual(x, y)
-    p, s = factor(e, mm(e, e)), phi(inner(y, d) + inner(x, dy)) / 2
-    return mm(x, p), mm(d, p) + mm(x, turn(s, e))
+    p = factor(e, mm(e, e))
+    return mm(x, p), mm(d, p) + mm(x, turn(phi(inner(y, d)), e))
 
 
 def _expand(x, B):
@@ -252,7 +282,14 @@ def _prepare(name, B, x) -> tuple[Array, Any, Any]:
     x = jnp.asarray(x)
     _check(name, "x", x.shape, x.dtype)
     wide = x.astype(widen(x.dtype))
-    if B is not None and not callable(B):
+    if callable(B):
+        made = jax.eval_shape(B, wide).shape
+        if made != wide.shape:
+            raise ValueError(
+                f"stiefel.{name}: B must map {wide.shape} to {wide.shape}; it returned "
+                f"{made}."
+            )
+    elif B is not None:
         if fault := metric_fault(B, x.shape[-2]):
             raise ValueError(f"stiefel.{name}: {fault}.")
         B = lax.stop_gradient(jnp.asarray(B, wide.dtype))
@@ -281,41 +318,3 @@ def _check(name, label, shape, dtype):
             f"stiefel.{name}: {label} must be real floating point; it has shape "
             f"{shape} and dtype {dtype}."
         )
-
-
-def metric_fault(B: ArrayLike, n: int | None = None) -> str | None:
-    """What keeps the array ``B`` from being a metric on n rows, or None."""
-    shape, dtype = jnp.shape(B), jnp.result_type(B)
-    if len(shape) != 2 or shape[0] != shape[1] or n not in (None, shape[0]):
-        rows = "n" if n is None else n
-        return f"B must have shape ({rows}, {rows}), or be a callable; it has {shape}"
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return f"B must be real floating point; it has dtype {dtype}"
-    if not isinstance(B, Tracer):
-        b = np.asarray(B, np.float64)
-        if not np.isfinite(b).all():
-            return "B must be finite"
-        slack = 8 * float(jnp.finfo(dtype).eps) * np.abs(b).max(initial=0)
-        if np.abs(b - b.T).max(initial=0) > slack:
-            return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
-    return None
-
-
-def _unprojectable(x) -> str | None:
-    """Why the matrices have no nearest point, where their values are known."""
-    if isinstance(x, Tracer) or not x.is_fully_addressable:
-        return None
-    a = np.asarray(x, np.float64)
-    if not np.isfinite(a).all():
-        return "the matrix is not finite"
-    largest = np.abs(a).max(axis=(-2, -1), keepdims=True)
-    a = a / np.where(largest > 0, largest, 1)
-    spectrum = np.linalg.eigvalsh(np.swapaxes(a, -1, -2) @ a)
-    # The Gram matrix in float64 resolves σ_min/σ_max down to 1e-8.
-    ratio = max(1e-8, float(jnp.finfo(x.dtype).eps)) ** 2
-    if (spectrum[..., 0] <= ratio * spectrum[..., -1]).any():
-        return (
-            "the matrix is rank-deficient, so it has no unique nearest point; start "
-            "from stiefel.random, or add a small random matrix first"
-        )
-    return None

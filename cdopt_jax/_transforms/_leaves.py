@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from cdopt_jax._paths import align
 from cdopt_jax._selection import Mask, Reading, select
 
 
@@ -32,6 +33,13 @@ def next_step(state: StepState) -> StepState:
     return StepState(jnp.asarray(optax.safe_increment(state.step)))
 
 
+def stack(values: list[Any], dtype: Any) -> Array:
+    """A vector with an entry for each constrained leaf, of which there may be none."""
+    if not values:
+        return jnp.zeros(0, dtype)
+    return jnp.stack([jnp.asarray(value, dtype) for value in values])
+
+
 def pair(
     who: str, mask: Mask, updates: Any, params: Any
 ) -> tuple[Any, list[tuple[Any, Any, Reading | None]]]:
@@ -42,13 +50,8 @@ def pair(
             "update(updates, state, params)."
         )
     leaves, treedef = jax.tree.flatten(params)
-    try:
-        along = treedef.flatten_up_to(updates)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{who}: updates and params must have the same structure; {error}"
-        ) from None
     readings = select(who, params, mask)
+    along = align(who, "updates", updates, params)
     return treedef, list(zip(along, leaves, readings, strict=True))
 
 

@@ -47,6 +47,11 @@ def add_penalty(
         -7.0
     """
     who = "add_penalty"
+    if isinstance(beta, str) and beta == "auto":
+        raise ValueError(
+            f'{who}: beta must be a number or a schedule; "auto" needs the gradient of '
+            'f itself, so write dissolve_gradients("auto").'
+        )
     check_positive(who, "beta", beta)
 
     def init(params):

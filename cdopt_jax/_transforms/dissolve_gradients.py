@@ -10,7 +10,7 @@ from cdopt_jax import _auto, stiefel
 from cdopt_jax._algebra import each
 from cdopt_jax._hyperparameters import at, check_beta
 from cdopt_jax._selection import Mask, select
-from cdopt_jax._transforms._leaves import on_constrained
+from cdopt_jax._transforms._leaves import on_constrained, stack
 
 
 class DissolveState(NamedTuple):
@@ -101,7 +101,7 @@ def dissolve_gradients(
             return stiefel.gradient(x, g, betas[-1], B=B)
 
         updates = on_constrained(who, mask, updates, params, gradient)
-        report = jnp.stack([jnp.asarray(b, state.beta.dtype) for b in betas])
+        report = stack(betas, state.beta.dtype)
         return updates, DissolveState(optax.safe_increment(state.step), report)
 
     return optax.GradientTransformationExtraArgs(init, update)

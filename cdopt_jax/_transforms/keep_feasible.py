@@ -10,7 +10,7 @@ from cdopt_jax._algebra import apply_metric, each
 from cdopt_jax._guard import guarded_step
 from cdopt_jax._hyperparameters import at, check_fraction
 from cdopt_jax._selection import Mask, select
-from cdopt_jax._transforms._leaves import pair
+from cdopt_jax._transforms._leaves import pair, stack
 from cdopt_jax.prox import Regularizer
 
 
@@ -92,12 +92,17 @@ def guarded(
 
     def init(params):
         leaves = sum(r is not None for r in select(who, params, mask))
-        zeros, count = jnp.zeros(leaves), jnp.zeros(leaves, jnp.int32)
-        start = jnp.zeros([], jnp.int32)
-        return GuardState(start, zeros, zeros, jnp.ones(leaves), count, count)
+        return GuardState(
+            step=jnp.zeros([], jnp.int32),
+            feasibility=jnp.zeros(leaves),
+            bound=jnp.zeros(leaves),
+            t=jnp.ones(leaves),
+            capped=jnp.zeros(leaves, jnp.int32),
+            formed=jnp.zeros(leaves, jnp.int32),
+        )
 
     def update(updates, state, params=None, **extra_args):
-        del extra_args
+        searched = "value_fn" in extra_args
         treedef, rows = pair(who, mask, updates, params)
         # The proximal map may use the half of the radius that the step leaves it.
         share = radius if regularizer is None else radius / 2
@@ -106,7 +111,7 @@ def guarded(
         def land(u, x, r):
             if r is None:
                 return u if regularizer is None else x + u
-            y, guard = guarded_step(r.read(x), r.read(u), share, r.B)
+            y, guard = guarded_step(r.read(x), r.read(u), share, r.B, always=searched)
             guards.append(guard)
             return r.write(y, y.dtype)
 
@@ -154,10 +159,10 @@ def _pulled(y, z, r, bound, radius):
 def _report(state, guards):
     def worst(pick, name):
         values = [pick(getattr(guard, name)) for guard in guards]
-        return jnp.stack(values).astype(getattr(state, name).dtype)
+        return stack(values, getattr(state, name).dtype)
 
     t = worst(jnp.min, "t")
-    formed = jnp.stack([jnp.any(guard.formed) for guard in guards])
+    formed = stack([jnp.any(guard.formed) for guard in guards], jnp.int32)
     return GuardState(
         jnp.asarray(optax.safe_increment(state.step)),
         worst(jnp.max, "feasibility"),

@@ -1,5 +1,6 @@
 """Algorithm 2 of the paper, which is a whole step: the last, or only, of a chain."""
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -27,8 +28,11 @@ def proximal_step(
         x⁺ = prox_{ηr}(A(x) − ηu),
 
     without a penalty parameter. Entries that the proximal map makes zero are exactly
-    zero after `optax.apply_updates`. Leaves that are not constrained take the ordinary
-    proximal step, with x in place of A(x). The theory asks for a start with
+    zero after `optax.apply_updates`; but a schedule that ends at zero ends with a
+    threshold below rounding, and loses them: let it end above, say at 1e-3 of its
+    start. Momentum in front must average (`optax.ema`), since the sum of `optax.trace`
+    would weigh φ against r by 1/(1 − decay). Leaves that are not constrained take the
+    ordinary proximal step, with x in place of A(x). The theory asks for a start with
     ‖xᵀx − I‖ ≤ 1/6 and η ≤ 1/(19(M̃ + M_r)), where M̃ bounds ‖u‖ and M_r is the
     Lipschitz constant of r.
 
@@ -36,9 +40,9 @@ def proximal_step(
         learning_rate: The step size η > 0, or a schedule of it.
         regularizer: r, on the whole tree of parameters; see `prox`.
         mask: Which leaves are constrained; see `where`.
-        tangential: Whether u first goes through the derivative of A, which takes away
-            the part of it that only leads off the manifold. It costs two products
-            more, and allows much longer steps.
+        tangential: Whether u first goes through the adjoint of A's derivative, which
+            takes away what is normal to the manifold. It costs two products more, and
+            allows much longer steps.
 
     Returns:
         A transformation whose ``update`` needs ``params``, with the raw direction u as
@@ -82,6 +86,7 @@ def proximal_step(
 
     def init(params):
         select(who, params, mask)
+        jax.eval_shape(regularizer.prox, params, 1.0)  # so that misfits are found now
         return first_step()
 
     def update(updates, state, params=None, **extra_args):

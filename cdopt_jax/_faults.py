@@ -1,0 +1,50 @@
+"""Why a value cannot be used, in words, where the value is known and not traced."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+
+def metric_fault(B: ArrayLike, n: int | None = None) -> str | None:
+    """What keeps the array ``B`` from being a metric on n rows, or None."""
+    if not hasattr(B, "shape"):
+        return f"B must be an array or a callable; it is {B!r}"
+    shape, dtype = jnp.shape(B), jnp.result_type(B)
+    if len(shape) != 2 or shape[0] != shape[1] or n not in (None, shape[0]):
+        rows = "n" if n is None else n
+        return f"B must have shape ({rows}, {rows}), or be a callable; it has {shape}"
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return f"B must be real floating point; it has dtype {dtype}"
+    if not isinstance(B, Tracer):
+        b = np.asarray(B, np.float64)
+        if not np.isfinite(b).all():
+            return "B must be finite"
+        slack = 8 * float(jnp.finfo(dtype).eps) * np.abs(b).max(initial=0)
+        if np.abs(b - b.T).max(initial=0) > slack:
+            return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
+    return None
+
+
+def projection_fault(x: Array) -> str | None:
+    """Why the matrices have no nearest point, where their values are known."""
+    if isinstance(x, Tracer) or not x.is_fully_addressable:
+        return None
+    a = np.asarray(x, np.float64)
+    if not np.isfinite(a).all():
+        return (
+            "is not finite, so it has no nearest point; optax.apply_if_finite keeps "
+            "such updates out."
+        )
+    largest = np.abs(a).max(axis=(-2, -1), keepdims=True)
+    a = a / np.where(largest > 0, largest, 1)
+    spectrum = np.linalg.eigvalsh(np.swapaxes(a, -1, -2) @ a)
+    # The Gram matrix in float64 resolves σ_min/σ_max down to 1e-8.
+    ratio = max(1e-8, float(jnp.finfo(x.dtype).eps)) ** 2
+    if (spectrum[..., 0] <= ratio * spectrum[..., -1]).any():
+        return (
+            "is rank-deficient, so it has no unique nearest point; start from "
+            "stiefel.random, or add a small random matrix first."
+        )
+    return None

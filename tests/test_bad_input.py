@@ -1,0 +1,523 @@
+"""Whatever cannot work raises a ValueError that a user can act on.
+
+A row of the table is a call and the words its message must hold: the function, the
+leaf's path, its shape and dtype, and what to do. A row that is marked as failing is one
+whose message, or type, is not there yet.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import cdopt_jax
+
+# No type checker would let these calls pass, which is the point of them.
+cdx: Any = cdopt_jax
+prox, stiefel = cdx.prox, cdx.stiefel
+
+W = jnp.eye(4, 2)
+V = jnp.zeros(3)
+CUBE = jnp.ones((4, 3, 2))
+PARAMS = {"net": {"w": W, "b": V}}
+MASK = {"net": {"w": True, "b": False}}
+NAN, INF = float("nan"), float("inf")
+S = cdx.Stiefel
+key = jax.random.key(0)
+
+TRANSFORMATIONS = {
+    "dissolve_gradients": lambda mask: cdx.dissolve_gradients(1.0, mask),
+    "add_penalty": lambda mask: cdx.add_penalty(1.0, mask),
+    "restore_feasibility": lambda mask: cdx.restore_feasibility(mask),
+    "proximal_step": lambda mask: cdx.proximal_step(0.1, prox.none(), mask),
+    "keep_feasible": lambda mask: cdx.keep_feasible(mask),
+    "constrain": lambda mask: cdx.constrain(optax.sgd(0.1), mask),
+}
+
+
+def updated(name: str, params: Any, grads: Any = None, mask: Any = None) -> Any:
+    """The update of a transformation that was set up on parameters that fit."""
+    tx = TRANSFORMATIONS[name](mask)
+    good = jax.tree.map(lambda _: W, params) if mask is None else PARAMS
+    grads, state = params if grads is None else grads, tx.init(good)
+    return jax.eval_shape(lambda: tx.update(grads, state, params))
+
+
+FUNCTIONS = {
+    "dissolve": cdx.dissolve,
+    "project": cdx.project,
+    "feasibility": cdx.feasibility,
+    "stationarity": lambda tree, mask=None: cdx.stationarity(tree, tree, mask),
+    "objective": lambda tree, mask=None: cdx.objective(jnp.sum, 1.0, mask)(tree),
+}
+LEAVES = {
+    "scalar": (jnp.float32(1), ["shape ()", "dtype float32", "Leave it out"]),
+    "vector": (V, ["shape (3,)", "dtype float64", "Stiefel(rows=0, columns=())"]),
+    "integer": (W.astype(int), ["shape (4, 2)", "dtype int64", "cast it"]),
+    "boolean": (W > 0, ["shape (4, 2)", "dtype bool", "Leave it out"]),
+    "complex": (W + 0j, ["shape (4, 2)", "dtype complex128", "real"]),
+    "empty": (jnp.zeros((3, 0)), ["shape (3, 0)", "dtype float64", "Leave it out"]),
+    "python-float": (1.5, ["type float", "Leave it out"]),
+    "string": ("weights", ["type str", "Leave it out"]),
+}
+Row = tuple[Any, list[str]]
+
+
+def leaf_rows() -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for kind, (leaf, words) in LEAVES.items():
+        tree = {"net": {"w": leaf}}
+        for name, call in FUNCTIONS.items():
+            row = (lambda call=call, tree=tree: call(tree)), [name, "'net/w'", *words]
+            rows[f"{name}-{kind}"] = row
+        for name, make in TRANSFORMATIONS.items():
+            expected = [f"{name}:", "'net/w'", *words]
+            rows[f"{name}-init-{kind}"] = (
+                lambda make=make, tree=tree: make(None).init(tree),
+                expected,
+            )
+            rows[f"{name}-update-{kind}"] = (
+                lambda name=name, tree=tree: updated(name, tree),
+                expected,
+            )
+    return rows
+
+
+def mask_rows() -> dict[str, Row]:
+    listed = ["'net/b'", "'net/w'"]
+    masks: dict[str, Row] = {
+        "too-few": ({"net": {"w": True}}, ["structure", *listed]),
+        "too-many": ({"net": {"w": True, "b": False, "c": False}}, ["structure", "c"]),
+        "None-leaf": ({"net": {"w": True, "b": None}}, ["structure", *listed]),
+        "other-container": ([True, False], ["structure", *listed]),
+        "too-deep": ({"net": {"w": {"k": True}, "b": False}}, ["structure", *listed]),
+        "False": (False, ["selects no leaf", *listed]),
+        "all-False": ({"net": False}, ["selects no leaf", *listed]),
+        "number": ({"net": {"w": 1, "b": 0}}, ["True, False or a Stiefel", "holds 0"]),
+        "name": ({"net": {"w": "yes", "b": False}}, ["'net/w'", "holds 'yes'"]),
+        "class": ({"net": {"w": cdx.Stiefel, "b": False}}, ["'net/w'", "Stiefel(…)"]),
+        "array": ({"net": {"w": W > 0, "b": False}}, ["'net/w'", "True, False or"]),
+    }
+    rows: dict[str, Row] = {}
+    for kind, (mask, words) in masks.items():
+        for name in ("project", "stationarity"):
+            rows[f"{name}-mask-{kind}"] = (
+                lambda name=name, mask=mask: FUNCTIONS[name](PARAMS, mask),
+                [f"{name}: mask", *words],
+            )
+        for name in ("dissolve_gradients", "constrain"):
+            rows[f"{name}-mask-{kind}"] = (
+                lambda name=name, mask=mask: TRANSFORMATIONS[name](mask).init(PARAMS),
+                [f"{name}: mask", *words],
+            )
+    return rows
+
+
+def number_rows() -> dict[str, Row]:
+    wrong = {"0": 0, "negative": -1.5, "nan": NAN, "inf": INF}
+    no_number = {"None": None, "str": "big", "bool": True}
+    factories: dict[str, Any] = {
+        "dissolve_gradients-beta": cdx.dissolve_gradients,
+        "add_penalty-beta": cdx.add_penalty,
+        "objective-beta": lambda beta: cdx.objective(jnp.sum, beta),
+        "proximal_step-learning_rate": lambda rate: cdx.proximal_step(
+            rate, prox.none()
+        ),
+    }
+    rows: dict[str, Row] = {}
+    for name, make in factories.items():
+        start = f"{name.replace('-', ': ')} must be"
+        for kind, value in (wrong | no_number).items():
+            say = "above zero and finite" if kind in wrong else "a number"
+            rows[f"{name}-{kind}"] = (
+                lambda make=make, value=value: make(value),
+                [f"{start} {say}", f"it is {value!r}"],
+            )
+    for value in (0, 1, -0.5, NAN, "half", None, True):
+        for name in ("keep_feasible", "constrain"):
+            rows[f"{name}-radius-{value}"] = (
+                lambda name=name, value=value: (
+                    cdx.keep_feasible(radius=value)
+                    if name == "keep_feasible"
+                    else cdx.constrain(optax.sgd(0.1), radius=value)
+                ),
+                [f"{name}: radius must be a number between 0 and 1", f"{value!r}"],
+            )
+    return rows
+
+
+ASYMMETRIC = jnp.eye(4).at[0, 1].set(1.0)
+METRICS: dict[str, Row] = {
+    "not-square": (jnp.ones((4, 3)), ["(n, n)", "(4, 3)"]),
+    "vector": (jnp.ones(4), ["(n, n)", "(4,)"]),
+    "not-symmetric": (ASYMMETRIC, ["symmetric", "(B + B.T) / 2"]),
+    "nan": (jnp.eye(4) * jnp.nan, ["finite"]),
+    "complex": (jnp.eye(4) + 0j, ["real floating point", "complex128"]),
+    "integer": (jnp.eye(4, dtype=int), ["real floating point", "int64"]),
+}
+
+ROWS: dict[str, Row] = {
+    **leaf_rows(),
+    **mask_rows(),
+    **number_rows(),
+    "Stiefel-rows-str": (lambda: S(rows="a"), ["Stiefel: rows", "axis", "'a'"]),
+    "Stiefel-rows-mixed": (lambda: S(rows=(0, 1.5)), ["Stiefel: rows", "(0, 1.5)"]),
+    "Stiefel-columns-bool": (lambda: S(columns=True), ["Stiefel: columns", "True"]),
+    **{
+        f"dissolve-axes-{kind}": (
+            lambda spec=spec: cdx.dissolve({"net": CUBE}, spec),
+            ["dissolve:", "'net'", "(4, 3, 2)", "float64", *words],
+        )
+        for kind, spec, words in [
+            ("beyond", S(rows=3), ["rows=3", "0 to 2"]),
+            ("before", S(columns=-4), ["columns=-4", "0 to 2"]),
+            ("repeated", S(rows=(0, 0)), ["rows=(0, 0)", "differ"]),
+            ("repeated-by-sign", S(columns=(1, -2)), ["columns=(1, -2)", "differ"]),
+            ("meeting", S(rows=(0, 2)), ["rows=(0, 2)", "rows, columns or batch"]),
+        ]
+    },
+    "where-nothing": (lambda: cdx.where(), ["where:", 'where("*/kernel")']),
+    "where-list": (lambda: cdx.where(["w"]), ["where:", "(['w'],)"]),
+    "where-spec": (lambda: cdx.where("w", spec=True), ["where: spec", "Stiefel(…)"]),
+    "where-unmatched": (
+        lambda: cdx.project(PARAMS, cdx.where("*/w", "w*")),
+        ["where:", "'w*' matches no leaf", "'net/b', 'net/w'"],
+    ),
+    "where-unmatched-at-init": (
+        lambda: cdx.add_penalty(1.0, cdx.where("conv")).init(PARAMS),
+        ["'conv' matches no leaf", "'net/b', 'net/w'"],
+    ),
+    **{
+        f"Stiefel-B-{kind}": ((lambda b=b: S(B=b)), ["Stiefel: B must", *words])
+        for kind, (b, words) in METRICS.items()
+    },
+    **{
+        f"stiefel-B-{kind}": (
+            lambda b=b: stiefel.tangent(W, W, B=b),
+            [
+                "stiefel.tangent: B must",
+                *(word.replace("n, n", "4, 4") for word in words),
+            ],
+        )
+        for kind, (b, words) in METRICS.items()
+    },
+    "Stiefel-B-list": (lambda: S(B=[[1.0]]), ["Stiefel: B", "array", "callable"]),
+    "mask-B-other-size": (
+        lambda: cdx.dissolve(PARAMS, {"net": {"w": S(B=jnp.eye(3)), "b": False}}),
+        ["dissolve:", "(4, 4)", "(3, 3)", "'net/w'", "shape (4, 2)", "a B of its own"],
+    ),
+    **{
+        f"prox-{name}-{kind}": (
+            lambda name=name, weight=weight: getattr(prox, name)(weight),
+            [f"prox.{name}: weight", "≥ 0", str(weight)],
+        )
+        for name in ("l1", "l21", "nonnegative_l1")
+        for kind, weight in [("negative", -1.0), ("nan", NAN), ("str", "much")]
+    },
+    "prox-elastic_net": (
+        lambda: prox.elastic_net(0.5, {"net": {"w": jnp.array(-1.0)}}),
+        ["prox.elastic_net: l2_weight at 'net/w'", "≥ 0", "-1.0"],
+    ),
+    "prox-weights-misfit": (
+        lambda: prox.l1({"net": {"v": 0.5}}).prox(PARAMS, 0.1),
+        ["prox.l1: weight", "structure", "'net/b', 'net/w'"],
+    ),
+    "prox-weights-misfit-value": (
+        lambda: prox.l21([0.5]).value(PARAMS),
+        ["prox.l21: weight", "structure", "'net/b', 'net/w'"],
+    ),
+    "prox-l21-axis": (
+        lambda: prox.l21(0.5, axis=-2).prox(PARAMS, 0.1),
+        ["prox.l21:", "axes (-2,)", "'net/b'", "shape (3,)", "float64", "weight 0"],
+    ),
+    "prox-integer-leaf": (
+        lambda: prox.l1(0.5).value({"n": jnp.arange(3)}),
+        ["prox.l1:", "floating-point", "'n'", "shape (3,)", "int64"],
+    ),
+    "proximal_step-l21-axis": (
+        lambda: (tx := cdx.proximal_step(0.1, prox.l21(0.5, (0, 1)), MASK)).update(
+            PARAMS, tx.init(PARAMS), PARAMS
+        ),
+        ["prox.l21:", "axes (0, 1)", "'net/b'", "shape (3,)", "weight 0"],
+    ),
+    **{
+        f"proximal_step-regularizer-{kind}": (
+            lambda r=r: cdx.proximal_step(0.1, r),
+            ["proximal_step: regularizer", "prox.l1(1e-4)"],
+        )
+        for kind, r in {"factory": prox.l1, "None": None, "float": 0.1}.items()
+    },
+    "constrain-optimizer": (
+        lambda: cdx.constrain(0.1),
+        ["constrain: optimizer", "optax.adam(1e-2)", "0.1"],
+    ),
+    "constrain-regularizer-alone": (
+        lambda: cdx.constrain(optax.sgd(0.1), regularizer=prox.none()),
+        ["constrain:", "learning_rate", "go together"],
+    ),
+    **{
+        f"{name}-without-params": (
+            lambda make=make: (tx := make(MASK)).update(PARAMS, tx.init(PARAMS)),
+            [f"{name}:", "needs the current parameters", "(updates, state, params)"],
+        )
+        for name, make in TRANSFORMATIONS.items()
+    },
+    **{
+        f"{name}-updates-of-another-structure": (
+            lambda name=name: updated(name, PARAMS, {"net": {"w": W}}, MASK),
+            [f"{name}:", "updates and params", "same structure"],
+        )
+        for name in TRANSFORMATIONS
+    },
+    "project-deficient": (
+        lambda: cdx.project({"net": jnp.ones((4, 2))}),
+        ["project:", "'net'", "rank-deficient", "(4, 2)", "stiefel.random"],
+    ),
+    "project-zero": (
+        lambda: cdx.project({"net": 0 * W}),
+        ["project:", "'net'", "rank-deficient", "(4, 2)", "stiefel.random"],
+    ),
+    "project-nan": (
+        lambda: cdx.project({"net": W * jnp.nan}),
+        ["project:", "'net'", "not finite", "(4, 2)"],
+    ),
+    "project-one-of-many": (
+        lambda: cdx.project({"net": jnp.stack([W, 0 * W])}, S(rows=1)),
+        ["project:", "'net'", "rank-deficient", "(2, 4, 2)"],
+    ),
+    "stiefel-project-deficient": (
+        lambda: stiefel.project(jnp.ones((4, 2))),
+        ["stiefel.project:", "rank-deficient", "(4, 2)", "stiefel.random"],
+    ),
+    **{
+        f"stiefel-{name}-{kind}": (
+            lambda name=name, x=x: getattr(stiefel, name)(x),
+            [f"stiefel.{name}: x must", *words],
+        )
+        for name in ("residual", "feasibility", "dissolve", "penalty", "penalty_grad")
+        for kind, x, words in [
+            ("wide", W.T, ["(2, 4)", "float64", "Transpose"]),
+            ("vector", V, ["(*batch, n, p)", "(3,)", "float64"]),
+            ("integer", W.astype(int), ["floating point", "(4, 2)", "int64"]),
+        ]
+    },
+    **{
+        f"stiefel-{name}-{kind}": (
+            lambda name=name, d=d: getattr(stiefel, name)(W, d),
+            [f"stiefel.{name}:", "of the shape of x, (4, 2)", *words],
+        )
+        for name in ("jvp", "vjp", "tangent")
+        for kind, d, words in [
+            ("mismatch", W[:3], ["shape (3, 2)", "float64"]),
+            ("integer-direction", W.astype(int), ["floating-point", "int64"]),
+        ]
+    },
+    "stiefel-gradient-mismatch": (
+        lambda: stiefel.gradient(W, W.T, 1.0),
+        ["stiefel.gradient: g", "(4, 2)", "(2, 4)", "float64"],
+    ),
+    "stiefel-random-wide": (
+        lambda: stiefel.random(key, (2, 4)),
+        ["stiefel.random:", "(2, 4)", "Transpose"],
+    ),
+    "stiefel-random-integer": (
+        lambda: stiefel.random(key, (4, 2), int),
+        ["stiefel.random:", "floating point", "int64"],
+    ),
+    **{
+        f"keep_feasible-radius-{radius}": (
+            lambda radius=radius: cdx.keep_feasible(radius=radius),
+            ["keep_feasible: radius", "between 0 and 1", repr(radius)],
+        )
+        for radius in (0, 1, -0.5, 1.5, float("nan"), None, "0.5")
+    },
+    "constrain-radius": (
+        lambda: cdx.constrain(optax.sgd(0.1), radius=2.0),
+        ["constrain: radius", "between 0 and 1", "2.0"],
+    ),
+    "constrain-no-optimiser": (
+        lambda: cdx.constrain(0.1),
+        ["constrain: optimizer", "optax.adam(1e-2)", "0.1"],
+    ),
+    "constrain-regularizer-without-learning-rate": (
+        lambda: cdx.constrain(optax.sgd(0.1), regularizer=prox.l1(0.1)),
+        ["constrain:", "regularizer", "learning_rate", "go together"],
+    ),
+    "constrain-learning-rate-without-regularizer": (
+        lambda: cdx.constrain(optax.sgd(0.1), learning_rate=0.1),
+        ["constrain:", "regularizer", "learning_rate", "go together"],
+    ),
+    "constrain-no-regularizer": (
+        lambda: cdx.constrain(optax.sgd(0.1), regularizer=0.1, learning_rate=0.1),
+        ["constrain: regularizer", "prox.l1", "0.1"],
+    ),
+    "constrain-beta-and-regularizer": (
+        lambda: cdx.constrain(
+            optax.sgd(0.1), beta=1.0, regularizer=prox.l1(0.1), learning_rate=0.1
+        ),
+        ["constrain:", "Algorithm 1", "Algorithm 2", "one of them"],
+    ),
+    "add_penalty-beta-auto": (
+        lambda: cdx.add_penalty("auto"),
+        ["add_penalty: beta", "dissolve_gradients"],
+    ),
+    "dissolve_gradients-beta-word": (
+        lambda: cdx.dissolve_gradients("automatic"),
+        ["dissolve_gradients: beta", '"auto"', "'automatic'"],
+    ),
+    "objective-beta-schedule": (
+        lambda: cdx.objective(jnp.sum, lambda _: 1.0),
+        ["objective: beta", "number", "schedule"],
+    ),
+    "Stiefel-rows-float": (lambda: S(rows=1.5), ["Stiefel: rows", "axis", "1.5"]),
+    "Stiefel-columns-None": (lambda: S(columns=None), ["Stiefel: columns", "axis"]),
+    "mask-Stiefel-class": (lambda: cdx.dissolve(PARAMS, S), ["dissolve", "Stiefel()"]),
+    "stiefel-B-list": (
+        lambda: stiefel.dissolve(W, B=np.eye(4).tolist()),
+        ["stiefel.dissolve: B", "array", "callable"],
+    ),
+    "stiefel-B-callable-of-another-shape": (
+        lambda: stiefel.dissolve(W, B=lambda x: x[:2]),
+        ["stiefel.dissolve: B", "(4, 2)", "(2, 2)"],
+    ),
+    "stationarity-grads-of-another-structure": (
+        lambda: cdx.stationarity({"net": {"w": W}}, PARAMS, MASK),
+        ["stationarity:", "grads and params", "structure"],
+    ),
+    "stationarity-grads-of-another-shape": (
+        lambda: cdx.stationarity({"net": {"w": W.T, "b": V}}, PARAMS, MASK),
+        ["stationarity:", "'net/w'", "(2, 4)", "(4, 2)"],
+    ),
+    **{
+        f"{name}-updates-of-another-shape-{kind}": (
+            lambda name=name, u=u: updated(
+                name, PARAMS, {"net": {"w": u, "b": V}}, MASK
+            ),
+            [f"{name}:", "'net/w'", str(u.shape), "(4, 2)"],
+        )
+        for name in TRANSFORMATIONS
+        for kind, u in {"transposed": W.T, "cut": W[:3]}.items()
+    },
+    "add_penalty-integer-updates": (
+        lambda: updated(
+            "add_penalty", PARAMS, {"net": {"w": W.astype(int), "b": V}}, MASK
+        ),
+        ["add_penalty:", "'net/w'", "floating", "int64"],
+    ),
+    **{
+        f"dissolve_gradients-beta-{kind}": (
+            lambda beta=beta: cdx.dissolve_gradients(beta),
+            ["dissolve_gradients: beta must be"],
+        )
+        for kind, beta in {
+            "numpy-negative": np.float32(-1),
+            "list": [1.0],
+            "complex": 1j,
+        }.items()
+    },
+    "prox-l1-None": (lambda: prox.l1(None), ["prox.l1: weight", "number"]),
+    **{
+        f"prox-l21-axis-{kind}": (
+            lambda axis=axis: prox.l21(0.5, axis),
+            ["prox.l21: axis", repr(axis)],
+        )
+        for kind, axis in {"str": "rows", "float": 1.5, "repeated": (0, 0)}.items()
+    },
+    "proximal_step-weights-misfit-at-init": (
+        lambda: cdx.proximal_step(0.1, prox.l1({"v": 0.5}), MASK).init(PARAMS),
+        ["prox.l1: weight", "'net/b', 'net/w'"],
+    ),
+    "objective-no-function": (
+        lambda: cdx.objective(None, 1.0),
+        ["objective: f must be", "None"],
+    ),
+    "project-array": (
+        lambda: cdx.project(jnp.ones((4, 2))),
+        ["project: the array", "rank-deficient", "float64"],
+    ),
+    "project-deficient-dtype": (
+        lambda: cdx.project({"net": jnp.ones((4, 2))}),
+        ["'net' has shape (4, 2) and dtype float64"],
+    ),
+    "project-nan-what-to-do": (
+        lambda: cdx.project({"net": W * jnp.nan}),
+        ["'net' has shape (4, 2) and dtype float64", "optax.apply_if_finite"],
+    ),
+    "stiefel-random-shape": (
+        lambda: stiefel.random(key, 4),
+        ["stiefel.random: shape", "4"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *[pytest.param(*row, id=name) for name, row in ROWS.items()],
+    ],
+)
+def test_the_message_says_what_is_wrong_and_what_to_do(call, words):
+    with pytest.raises(ValueError, match=r"\w+: ") as caught:
+        call()
+    message = str(caught.value)
+    assert [word for word in words if word not in message] == []
+
+
+def test_a_mask_that_does_not_fit_is_told_in_the_users_words():
+    with pytest.raises(ValueError, match="mask") as caught:
+        cdx.dissolve(PARAMS, {"net": {"w": True}})
+    assert "tree_map" not in str(caught.value)
+    assert "prefix pytree" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_a_mask_that_does_not_fit_is_found_before_the_first_update(name):
+    tx = optax.chain(TRANSFORMATIONS[name]({"net": {"w": True}}), optax.sgd(0.1))
+    for init in (tx.init, jax.jit(tx.init), lambda p: jax.eval_shape(tx.init, p)):
+        with pytest.raises(ValueError, match=f"{name}: mask"):
+            init(PARAMS)
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_an_error_comes_before_the_rest_of_the_chain_has_moved(name):
+    called = []
+
+    def spy(updates, params):
+        del params
+        called.append(updates)
+        return updates
+
+    tx = optax.chain(TRANSFORMATIONS[name](MASK), optax.stateless(spy))
+    with pytest.raises(ValueError, match=f"{name}: updates and params"):
+        tx.update({"net": {"w": W}}, tx.init(PARAMS), PARAMS)
+    assert called == []
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_nothing_has_changed_after_an_error(name):
+    tx = TRANSFORMATIONS[name](MASK)
+    params = {"net": dict(PARAMS["net"])}
+    state = tx.init(params)
+    before = jax.tree.leaves((params, state))
+    values = [np.array(leaf) for leaf in before]
+    for grads, *rest in ((params,), ({"net": {"w": W}}, params)):
+        with pytest.raises(ValueError, match=f"{name}:"):
+            tx.update(grads, state, *rest)
+    after = jax.tree.leaves((params, state))
+    assert all(a is b for a, b in zip(after, before, strict=True))
+    for leaf, value in zip(after, values, strict=True):
+        np.testing.assert_array_equal(leaf, value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_error_is_the_same_under_jit(name):
+    with pytest.raises(ValueError, match=rf"{name}: .*'w' has shape \(3,\)"):
+        jax.jit(FUNCTIONS[name])({"w": V})
+
+
+def test_values_are_not_checked_under_jit():
+    out = jax.jit(cdx.project)({"w": jnp.ones((4, 2))})
+    assert out["w"].shape == (4, 2)

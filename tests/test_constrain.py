@@ -1,0 +1,200 @@
+"""`constrain`: any optimiser stays on the manifold and stops only where it should."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import cdopt_jax as cdx
+from tests.oracles import normal, polar, spd
+
+N, P, STEPS = 20, 4, 400
+
+OPTIMISERS = {
+    "sgd": lambda lr: optax.sgd(lr),
+    "momentum": lambda lr: optax.sgd(lr, momentum=0.9),
+    "nesterov": lambda lr: optax.sgd(lr, momentum=0.9, nesterov=True),
+    "adam": optax.adam,
+    "adamw": lambda lr: optax.adamw(lr, weight_decay=0.1),
+    "lion": optax.lion,
+    "rmsprop": optax.rmsprop,
+    "yogi": optax.yogi,
+    "lamb": optax.lamb,
+}
+
+
+def pca(seed, b=None):
+    """A symmetric matrix, its loss, and the least value on the manifold."""
+    q = polar(normal((N, N), seed))
+    m = (q * np.geomspace(1, 1e-2, N)) @ q.T
+    if b is None:
+        best = -np.linalg.eigvalsh(m)[-P:].sum()
+    else:
+        root = np.linalg.cholesky(np.linalg.inv(b))
+        best = -np.linalg.eigvalsh(root.T @ m @ root)[-P:].sum()
+    return lambda x: -jnp.sum(x * (m @ x)), best
+
+
+def run(tx, loss, x, steps=STEPS) -> tuple[Any, Any]:
+    def step(carry, _):
+        x, state = carry
+        value, grad = jax.value_and_grad(loss)(x)
+        updates, state = tx.update(
+            grad, state, x, value=value, grad=grad, value_fn=loss
+        )
+        return (optax.apply_updates(x, updates), state), None
+
+    return jax.jit(lambda x: jax.lax.scan(step, (x, tx.init(x)), length=steps)[0])(x)
+
+
+def falls(lr):
+    return optax.cosine_decay_schedule(lr, STEPS)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_every_optimiser_ends_at_a_stationary_point(name):
+    loss, best = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    rate = {"sgd": 0.3, "momentum": 0.3, "nesterov": 0.3, "lion": 0.01}.get(name, 0.03)
+    start = cdx.stationarity(jax.grad(loss)(x), x)[""]
+    x, _ = run(cdx.constrain(OPTIMISERS[name](falls(rate))), loss, x)
+    assert cdx.stationarity(jax.grad(loss)(x), x)[""] <= 1e-3 * start
+    assert loss(x) <= best + 1e-3
+    assert cdx.stiefel.feasibility(x) <= 1e-9
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_stationary_point_is_a_fixed_point(name):
+    loss, _ = pca(0)
+    m = -jax.hessian(lambda x: loss(x[:, None]))(jnp.zeros(N)) / 2
+    x = np.linalg.eigh(m)[1][:, -P:]
+    x = jnp.asarray(x @ polar(normal((P, P), 2)))  # any basis of the eigenspace
+    moved, _ = run(cdx.constrain(OPTIMISERS[name](1e-3)), loss, x, steps=5)
+    # What rounding leaves of the projected gradient, elementwise optimisers may scale
+    # up to their learning rate; but the subspace stays.
+    assert loss(moved) <= loss(x) + 1e-4
+
+
+@pytest.mark.parametrize("factor", [1, 10, 100])
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_a_learning_rate_that_is_too_large_is_no_harm_under_a_decay(name, factor):
+    loss, best = pca(1)
+    rate = {"momentum": 1.0, "adam": 0.05}[name] * factor
+    x = cdx.stiefel.random(jax.random.key(1), (N, P))
+    x, state = run(cdx.constrain(OPTIMISERS[name](falls(rate))), loss, x)
+    assert loss(x) <= best * (1 - 1e-3)
+    assert cdx.stiefel.feasibility(x) <= 1e-4
+    if factor == 100:
+        assert state.guard.capped[0] > STEPS / 4
+
+
+def test_a_start_off_the_manifold_does_not_spoil_what_the_optimiser_remembers():
+    loss, best = pca(2)
+    x = 8 * normal((N, P), 3)
+    x, _ = run(cdx.constrain(optax.adam(falls(0.05))), loss, x)
+    assert loss(x) <= best * (1 - 1e-3)
+
+
+def test_the_metric_is_kept():
+    b = spd(N)
+    loss, best = pca(0, b)
+    mask = cdx.Stiefel(B=jnp.asarray(b))
+    x, _ = run(cdx.constrain(optax.adam(falls(0.05)), mask), loss, normal((N, P), 0))
+    assert cdx.feasibility(x, mask)[""] <= 1e-9
+    assert loss(x) <= best * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_free_leaves_are_the_optimisers_own_bit_for_bit(name):
+    params = {"w": normal((6, 2), 0), "free": normal((5,), 1)}
+    grads = {"w": normal((6, 2), 2), "free": normal((5,), 3)}
+    alone = OPTIMISERS[name](0.1)
+    ours = cdx.constrain(alone, {"w": True, "free": False})
+    # Not compiled: XLA may order the sums of two programs differently.
+    u: Any = ours.update(grads, ours.init(params), params)[0]
+    v: Any = alone.update(grads, alone.init(params), params)[0]
+    np.testing.assert_array_equal(u["free"], v["free"])
+
+
+def test_lbfgs_searches_along_the_manifold():
+    loss, best = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    x, _ = run(cdx.constrain(optax.lbfgs()), loss, x, steps=100)
+    assert loss(x) <= best * (1 - 1e-6)
+    assert cdx.stiefel.feasibility(x) <= 1e-9
+
+
+def test_schedule_free_works_and_so_does_lookahead():
+    loss, best = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    free = optax.contrib.schedule_free_adamw(0.05, warmup_steps=20)
+    y, _ = run(cdx.constrain(free), loss, x)
+    assert loss(cdx.project(y)) <= best * (1 - 1e-2)
+    fast = optax.radam(falls(0.05))
+    tx = cdx.constrain(optax.lookahead(fast, sync_period=5, slow_step_size=0.5))
+    both: Any = optax.LookaheadParams.init_synced(x)
+
+    @jax.jit
+    def step(params, state):
+        updates, state = tx.update(jax.grad(loss)(params.fast), state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = tx.init(both)
+    for _ in range(STEPS):
+        both, state = step(both, state)
+    for point in (both.fast, both.slow):
+        assert loss(point) <= best * (1 - 1e-2)
+        assert cdx.stiefel.feasibility(point) <= 1e-3
+
+
+def test_weight_decay_is_normal_to_the_manifold_and_does_nothing():
+    loss, _ = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    plain, _ = run(cdx.constrain(optax.adam(falls(0.05))), loss, x)
+    for decay in (0.01, 10.0):
+        decayed = optax.adamw(falls(0.05), weight_decay=decay)
+        y, _ = run(cdx.constrain(decayed), loss, x)
+        np.testing.assert_allclose(loss(y), loss(plain), rtol=1e-3)
+        assert cdx.stiefel.feasibility(y) <= 1e-9
+
+
+def test_a_regularizer_makes_exact_zeros_and_keeps_the_radius():
+    loss, _ = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    r = cdx.prox.l1(0.1)
+    rate = optax.cosine_decay_schedule(0.3, STEPS, alpha=0.03)
+    tx = cdx.constrain(optax.sgd(rate), regularizer=r, learning_rate=rate)
+    y, _ = run(tx, loss, x)
+    assert (y == 0).mean() > 0.2
+    assert cdx.stiefel.feasibility(y) <= 0.05
+    huge = cdx.constrain(
+        optax.sgd(1.0), regularizer=cdx.prox.l1(1e3), learning_rate=1.0
+    )
+    for _ in range(3):
+        u, _ = jax.jit(huge.update)(x, huge.init(x), x)
+        x = jnp.asarray(optax.apply_updates(x, u))
+        e = np.linalg.norm(x.T @ x - np.eye(P), 2)
+        assert e <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("beta", [5.0, "auto"])
+def test_with_a_beta_it_is_algorithm_1(beta):
+    loss, best = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    tx = cdx.constrain(optax.sgd(0.05), beta=beta)
+    y, state = run(tx, loss, x, steps=2000)
+    assert loss(y) <= best * (1 - 1e-2)
+    assert optax.tree.get(state, "beta").shape == (1,)
+    assert optax.tree.get(state, "beta")[0] > 0
+    assert cdx.stiefel.feasibility(y) <= 0.05
+
+
+def test_the_automatic_weight_scales_with_the_objective():
+    loss, _ = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P)) * 1.02
+    one, ten = (cdx.objective(lambda x, s=s: s * loss(x), "auto") for s in (1, 10))
+    np.testing.assert_allclose(10 * one(x), ten(x), rtol=1e-12)
+    np.testing.assert_allclose(10 * jax.grad(one)(x), jax.grad(ten)(x), rtol=1e-9)

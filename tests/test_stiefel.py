@@ -1,0 +1,219 @@
+"""The array functions against autodiff of the plain formulas.
+
+Everything is a polynomial of degree at most five in matrices of norm about two, so in
+float64 the two sides may differ by some hundred roundings: TOL is 1e-12, relative.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from cdopt_jax import stiefel
+from tests.oracles import (
+    assert_close,
+    each_case,
+    each_shape,
+    gram_residual,
+    inner,
+    metric_of,
+    normal,
+    plain_dissolve,
+    plain_penalty,
+    points,
+    polar,
+    symmetric,
+    transpose,
+)
+
+TOL = 1e-12
+
+
+@each_case
+def test_values_follow_their_formulas(shape, metric):
+    B, b = metric_of(metric, shape[-2])
+    for (x,) in points(shape, 1):
+        z, b = np.asarray(x), np.asarray(b)
+        e = gram_residual(z, b)
+        assert_close(stiefel.dissolve(x, B=B), plain_dissolve(z, b), TOL)
+        assert_close(stiefel.residual(x, B=B), e, TOL)
+        assert_close(stiefel.feasibility(x, B=B), np.linalg.norm(e, axis=(-2, -1)), TOL)
+        assert_close(stiefel.penalty(x, B=B), plain_penalty(z, b), TOL)
+
+
+@each_case
+def test_derivatives_agree_with_autodiff_of_the_plain_formula(shape, metric):
+    B, b = metric_of(metric, shape[-2])
+
+    @jax.jit
+    def expected(x, d):
+        _, forward = jax.jvp(lambda x: plain_dissolve(x, b), (x,), (d,))
+        (reverse,) = jax.vjp(lambda x: plain_dissolve(x, b), x)[1](d)
+        return forward, reverse, jax.grad(lambda x: plain_penalty(x, b).sum())(x)
+
+    for x, d in points(shape, 2):
+        forward, reverse, slope = expected(x, d)
+        assert_close(stiefel.jvp(x, d, B=B), forward, TOL)
+        assert_close(stiefel.vjp(x, d, B=B), reverse, TOL)
+        assert_close(stiefel.penalty_grad(x, B=B), slope, TOL)
+
+
+@each_case
+def test_jvp_and_vjp_are_adjoint_and_the_same_only_without_a_metric(shape, metric):
+    B, _ = metric_of(metric, shape[-2])
+    for x, d, w in points(shape, 3):
+        jd, jw = stiefel.jvp(x, d, B=B), stiefel.vjp(x, w, B=B)
+        size = 1 + float(jnp.linalg.norm(jd) * jnp.linalg.norm(w))
+        assert abs(inner(jd, w) - inner(d, jw)) <= TOL * size
+        gap = float(jnp.linalg.norm(stiefel.jvp(x, w, B=B) - jw))
+        if B is None:
+            assert gap <= TOL * size
+        elif shape[-2] > 1:  # one by one, everything commutes
+            assert gap > 1e-2 * float(jnp.linalg.norm(jw))
+
+
+def _loss(y):
+    return jnp.sum(jnp.sin(y))
+
+
+def _slope(a):
+    return jax.grad(lambda x: _loss(a(x)))
+
+
+def _push(f, d):
+    return lambda x: jax.jvp(f, (x,), (d,))[1]
+
+
+TRANSFORMS = {
+    "jvp": lambda a, x, d: _push(a, d)(x),
+    "vjp": lambda a, x, d: jax.vjp(a, x)[1](d)[0],
+    "hessian": lambda a, x, _: jax.hessian(lambda x: _loss(a(x)))(x),
+    "grad of grad": lambda a, x, d: jax.grad(lambda x: jnp.sum(_slope(a)(x) * d))(x),
+    "third order": lambda a, x, d: _push(_push(_slope(a), d), d)(x),
+    "jvp of vmap": lambda a, x, d: _push(jax.vmap(a), d[None])(x[None]),
+    "grad of jit": lambda a, x, _: _slope(jax.jit(a))(x),
+    "grad of scan": lambda a, x, _: _slope(_thrice(a))(x),
+    "grad of checkpoint": lambda a, x, _: _slope(jax.checkpoint(a))(x),
+}
+
+
+def _thrice(a):
+    return lambda x: jax.lax.scan(lambda x, _: (a(x), None), x, length=3)[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "transform"),
+    [("none", "hessian"), ("none", "grad of jit")]
+    + [("array", transform) for transform in TRANSFORMS]
+    + [("callable", t) for t in ("jvp", "vjp", "grad of jit", "grad of scan")],
+)
+def test_dissolve_differentiates_like_the_plain_formula(metric, transform):
+    x, d = normal((2, 4, 2), 0) / 2
+    _, b = metric_of(metric, 4)
+
+    def ours(x, d, b):
+        B = {"none": None, "array": b}.get(metric, lambda v: b @ v)
+        return TRANSFORMS[transform](lambda x: stiefel.dissolve(x, B=B), x, d)
+
+    def plain(x, d, b):
+        return TRANSFORMS[transform](lambda x: plain_dissolve(x, b), x, d)
+
+    assert_close(jax.jit(ours)(x, d, b), jax.jit(plain)(x, d, b), TOL)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 1), (5, 5)], ids=str)
+def test_dissolve_differentiates_without_jit(shape):
+    for x, d in points(shape, 2):
+        assert_close(_push(stiefel.dissolve, d)(x), stiefel.jvp(x, d), TOL)
+        assert_close(jax.vjp(stiefel.dissolve, x)[1](d)[0], stiefel.vjp(x, d), TOL)
+
+
+def test_dissolve_passes_finite_differences_in_both_modes():
+    B, _ = metric_of("array", 6)
+    f = jax.jit(lambda x: stiefel.dissolve(x, B=B))
+    # Central differences of step 1e-4 leave a truncation error of about 1e-7.
+    options = {"modes": ("fwd", "rev"), "eps": 1e-4, "atol": 1e-5, "rtol": 1e-5}
+    check_grads(f, (normal((6, 3), 0) / 2,), order=2, **options)
+
+
+KINKED = {
+    "abs": lambda y: jnp.sum(jnp.abs(y)),
+    "max": lambda y: jnp.max(y) + jnp.sum(jnp.maximum(y, y[..., ::-1, :] ** 2)),
+    "relu": lambda y: jnp.sum(jax.nn.relu(y - 0.1) * jnp.cos(y)),
+    "all": lambda y: _loss(y) + jnp.sum(jnp.abs(y)) + jnp.max(y),
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "metric"),
+    [(loss, (12, 4), "none") for loss in KINKED]
+    + [("all", (1, 1), "array"), ("all", (7, 1), "none"), ("all", (5, 5), "callable")]
+    + [("all", (3, 8, 3), "array"), ("all", (2, 3, 6, 2), "callable")],
+)
+def test_gradient_is_that_of_the_dissolving_function(loss, shape, metric):
+    B, b = metric_of(metric, shape[-2])
+    f, count = KINKED[loss], int(np.prod(shape[:-2]))
+    beta = 0.5 + jnp.arange(count).reshape(shape[:-2])  # one for each matrix
+
+    def h(x):
+        return f(plain_dissolve(x, b)) + jnp.sum(beta * plain_penalty(x, b))
+
+    @jax.jit
+    def expected(x):
+        return jax.grad(f)(plain_dissolve(x, b)), jax.grad(h)(x)
+
+    for (x,) in points(shape, 1):
+        g, slope = expected(x)
+        assert_close(stiefel.gradient(x, g, beta, B=B), slope, TOL)
+
+
+@each_case
+def test_tangent_is_the_projection_onto_the_tangent_space(shape, metric):
+    B, b = metric_of(metric, shape[-2])
+    for x, g in points(shape, 2):
+        x = jnp.asarray(polar(x, b))
+        t = stiefel.tangent(x, g, B=B)
+        assert_close(symmetric(transpose(x) @ b @ t), 0 * (transpose(x) @ x), TOL)
+        assert_close(t, g - x @ symmetric(transpose(x) @ b @ g), TOL)
+        assert_close(stiefel.tangent(x, t, B=B), t, TOL)
+
+
+@each_shape
+def test_dissolve_commutes_with_rotations_of_rows_and_columns(shape):
+    n, p = shape[-2:]
+    q, r = polar(normal((n, n), 1)), polar(normal((p, p), 2))
+    for (x,) in points(shape, 1):
+        assert_close(stiefel.dissolve(q @ x @ r), q @ stiefel.dissolve(x) @ r, TOL)
+
+
+MATRICES = {
+    "dissolve": lambda x, _, B: stiefel.dissolve(x, B=B),
+    "penalty_grad": lambda x, _, B: stiefel.penalty_grad(x, B=B),
+    "jvp": lambda x, d, B: stiefel.jvp(x, d, B=B),
+    "vjp": lambda x, d, B: stiefel.vjp(x, d, B=B),
+    "tangent": lambda x, d, B: stiefel.tangent(x, d, B=B),
+    "gradient": lambda x, d, B: stiefel.gradient(x, d, 2.0, B=B),
+}
+MEASURES = {
+    "residual": lambda x, _, B: stiefel.residual(x, B=B),
+    "feasibility": lambda x, _, B: stiefel.feasibility(x, B=B),
+    "penalty": lambda x, _, B: stiefel.penalty(x, B=B),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("metric", ["none", "array"])
+def test_half_precision_is_computed_in_float32_and_rounded_once(dtype, metric):
+    x, d = normal((2, 12, 4), 0, dtype) / 2
+    B, _ = metric_of(metric, 12, dtype)
+    exact = [None if a is None else a.astype("float64") for a in (x, d, B)]
+    wide = jnp.promote_types(dtype, jnp.float32)
+    for name, f in (MATRICES | MEASURES).items():
+        with jax.numpy_dtype_promotion("strict"):
+            y = f(x, d, B)
+        assert y.dtype == (wide if name in MEASURES else dtype)
+        # Half an ulp for the last rounding, and the error of the computation itself.
+        ulp, error = float(jnp.finfo(y.dtype).eps), 100 * float(jnp.finfo(wide).eps)
+        expected = np.asarray(f(*exact))
+        np.testing.assert_allclose(np.float64(y), expected, rtol=ulp / 2, atol=error)

@@ -1,0 +1,47 @@
+"""The hostile sweep in small: the same programs, fewer of them."""
+
+import pytest
+
+from benchmarks import sweep
+from benchmarks.hostile import RADIUS, Case
+
+TOGETHER = ("momentum", "adam", "lion", "rmsprop", "lamb", "schedule-free")
+PLAN = sweep.Plan(15, rates=(1e-3, 1.0, 100.0), noises=(0.0, 10.0))
+
+
+def rows(method="guarded", group=TOGETHER, shape=(8, 8), metric="stiefel", plan=PLAN):
+    return sweep.run(Case(method, group, "float32", shape, metric), plan)
+
+
+@pytest.mark.parametrize("metric", sweep.METRICS)
+@pytest.mark.parametrize("shape", [(8, 8), (3, 8, 4)], ids=str)
+def test_no_optimiser_rate_or_noise_drives_the_guarded_step_out(shape, metric):
+    got = rows(shape=shape, metric=metric)
+    assert len(got) == len(TOGETHER) * len(PLAN.rates) * len(PLAN.noises)
+    assert not any(map(sweep.violated, got))
+    assert all(row["finite"] for row in got)
+    assert max(row["spectral"] for row in got) <= RADIUS
+    # Both ways were taken: steps as they are, and steps cut short.
+    assert any(row["formed"] == 0 for row in got)
+    assert any(row["capped"] > 0 for row in got)
+
+
+@pytest.mark.parametrize("alone", sweep.ALONE)
+def test_nor_does_one_that_searches_or_has_two_copies(alone):
+    got = rows(group=(alone,))
+    assert not any(map(sweep.violated, got))
+    assert all(row["finite"] for row in got)
+
+
+def test_what_breaks_is_reported():
+    one = sweep.Plan(15, rates=(1e-4, 100.0), noises=(0.0,))
+    got = rows("restore", ("adam",), plan=one) + rows("plain", ("adam",), plan=one)
+    assert [sweep.escaped(row) for row in got[:2]] == [False, True]
+    assert sweep.survivors(got, first=False) == {("adam", (8, 8), 1e-4, 0.0)}
+    counts = {e["method"]: e for e in sweep.summary(got)["escapes"]}["restore"]
+    assert counts["all"] == {"settings": 2, "escapes": 1}
+    assert counts["loss and first step survive"] == {"settings": 1, "escapes": 0}
+    beyond = {"finite": 1.0, "spectral": 0.6, "allowance": 1e-3}
+    assert sweep.violated(beyond)
+    assert sweep.violated(beyond | {"finite": 0.0, "spectral": 0.1})
+    assert "1 of 2 (50.0%)" in sweep.tables(sweep.summary(got))
