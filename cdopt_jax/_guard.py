@@ -61,7 +61,8 @@ class Guard(NamedTuple):
     Attributes:
         feasibility: ‖E‖_F before the step.
         bound: What is known of ‖E‖, in the spectral norm, after it.
-        t: The share of the proposed step that was taken; zero if it was not finite.
+        t: The share of the proposed step that was taken; zero if it was not finite, or
+            if the leaf had to be brought in first.
         formed: Whether the fifth product was formed.
     """
 
@@ -114,12 +115,11 @@ def _step(x, u, radius, B, always):
         return mm(x, left) + mm(u, right), bound, t, ~fits
 
     def odd():
-        """First bring in what is outside and drop what is not finite."""
-        inside = jnp.where(each(far), project(x, B=B), x)
-        steady = jnp.where(each(lost), 0, u)
-        left, right, bound, t = _corrected(steady, _view(inside, steady, B), radius)
-        landed = mm(inside, left) + mm(steady, right)
-        return landed, bound, jnp.where(lost, 0, t), jnp.any(far | lost)
+        """Bring in what is outside; the step waits for the next time."""
+        landed = jnp.where(each(far), project(x, B=B), mm(x, here.p))
+        rounding = 64 * jnp.finfo(x.dtype).eps
+        bound = jnp.where(far, rounding, _gamma_bound(here.rho))
+        return landed, bound, jnp.zeros_like(bound), jnp.zeros_like(lost, shape=())
 
     landed, bound, t, formed = lax.cond(jnp.any(far | lost), odd, usual)
     formed = jnp.broadcast_to(formed, t.shape)

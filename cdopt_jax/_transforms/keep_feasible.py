@@ -46,9 +46,9 @@ def keep_feasible(
     moves from x to A(x) + t·J_A(x)[u], with t = 1 in all ordinary cases; where that
     would lead too far away, it is orthonormalised in the same two products, and if
     need be shortened to t < 1. If ‖xᵀBx − I‖₂ ≤ radius before, then after too, for
-    every finite update; a leaf that starts outside is brought to the manifold by the
-    first update; an update that is not finite is not made. There is no penalty and
-    no β.
+    every finite update. A leaf that starts outside is brought to the manifold by the
+    first update, which takes no step; an update that is not finite is not made. There
+    is no penalty and no β.
 
     What the optimiser gets should have gone through the derivative of A before, or
     an elementwise one will stop where it should not: `constrain` sees to both.
