@@ -198,3 +198,14 @@ def test_the_automatic_weight_scales_with_the_objective():
     one, ten = (cdx.objective(lambda x, s=s: s * loss(x), "auto") for s in (1, 10))
     np.testing.assert_allclose(10 * one(x), ten(x), rtol=1e-12)
     np.testing.assert_allclose(10 * jax.grad(one)(x), jax.grad(ten)(x), rtol=1e-9)
+
+
+def test_clipping_belongs_inside_and_an_average_of_points_is_off_the_manifold():
+    loss, best = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(falls(0.05)))
+    y, _ = run(cdx.constrain(clipped), loss, x)
+    assert loss(y) <= best * (1 - 1e-3)
+    average = (x + y) / 2
+    assert cdx.stiefel.feasibility(average) > 0.1
+    assert cdx.stiefel.feasibility(cdx.project(average)) < 1e-12
