@@ -210,3 +210,10 @@ def test_the_report_is_found_by_name_and_keeps_its_structure():
     assert optax.tree.get(state, "step") == 3
     assert optax.tree.get(state, "count") == 3
     np.testing.assert_array_less(optax.tree.get(state, "bound"), 0.5)
+
+
+def test_updates_of_higher_precision_than_the_leaf_are_accepted():
+    x = jnp.asarray(polar(normal((6, 2), 0)), jnp.float32)
+    y, _ = guarded()(x, 1e-2 * normal(x.shape, 1))
+    assert y.dtype == jnp.float32
+    assert cdx.stiefel.feasibility(y) < 1e-2

@@ -50,6 +50,9 @@ def keep_feasible(
     first update, which takes no step; an update that is not finite is not made. There
     is no penalty and no β.
 
+    With a ``value_fn`` among the extra arguments, as a line search needs it, short steps
+    are orthonormalised too: off the manifold it would find values that do not count.
+
     What the optimiser gets should have gone through the derivative of A before, or
     an elementwise one will stop where it should not: `constrain` sees to both.
 
@@ -111,7 +114,9 @@ def guarded(
         def land(u, x, r):
             if r is None:
                 return u if regularizer is None else x + u
-            y, guard = guarded_step(r.read(x), r.read(u), share, r.B, always=searched)
+            point = r.read(x)
+            step = r.read(u).astype(point.dtype)
+            y, guard = guarded_step(point, step, share, r.B, always=searched)
             guards.append(guard)
             return r.write(y, y.dtype)
 
