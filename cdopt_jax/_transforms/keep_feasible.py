@@ -50,8 +50,9 @@ def keep_feasible(
     first update, which takes no step; an update that is not finite is not made. There
     is no penalty and no β.
 
-    With a ``value_fn`` among the extra arguments, as a line search needs it, short steps
-    are orthonormalised too: off the manifold it would find values that do not count.
+    With a ``value_fn`` among the extra arguments, as a line search needs it, short
+    steps are orthonormalised too: off the manifold it would find values that do not
+    count.
 
     What the optimiser gets should have gone through the derivative of A before, or
     an elementwise one will stop where it should not: `constrain` sees to both.
