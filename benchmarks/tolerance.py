@@ -18,7 +18,7 @@ from benchmarks.methods.retraction import retracted
 from benchmarks.problems.linear_algebra import pca
 
 GAP = 1e-6
-RATES = {"momentum": (0.5, 1.0, 2.0, 3.0), "adam": (0.005, 0.01, 0.02, 0.03)}
+RATES = {"momentum": (0.5, 1.0, 2.0, 2.5, 3.0), "adam": (0.005, 0.01, 0.02, 0.03)}
 
 
 def _momentum(rate):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from ._guard import pulled_back
+from ._guard import tangential
 from ._hyperparameters import check_positive
 from ._selection import Mask, resolve
 from ._transforms._leaves import on_constrained
@@ -37,7 +37,7 @@ def constrain(
 ) -> optax.GradientTransformationExtraArgs:
     """Make any Optax optimiser keep the constrained leaves orthonormal.
 
-    The gradient goes through the derivative of A, the optimiser proposes a step, and
+    The gradient is projected to the tangent space, the optimiser proposes a step, and
     `keep_feasible` takes it. The training loop stays as it was, with gradients taken at
     the parameters themselves: there is no β, any learning rate is safe, the start need
     not be on the manifold, and nothing remains to be projected at the end. Where the
@@ -111,13 +111,13 @@ def constrain(
             )
     guard = guarded(who, _twice(who, mask), radius, regularizer, learning_rate)
 
-    def tangential(grads, params):
+    def projected(grads, params):
         params = params.fast if isinstance(params, optax.LookaheadParams) else params
 
-        def pull_back(x, g, B):
-            return pulled_back(x, g, radius, B)
+        def one(x, g, B):
+            return tangential(x, g, radius, B)
 
-        return on_constrained(who, mask, grads, params, pull_back)
+        return on_constrained(who, mask, grads, params, one)
 
     def along(value_fn, state, params):
         """The function where the guarded step will lead, for a line search to see."""
@@ -133,9 +133,9 @@ def constrain(
         return ConstrainState(inner.init(params), guard.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        updates = tangential(updates, params)
+        updates = projected(updates, params)
         if "grad" in extra_args:
-            extra_args["grad"] = tangential(extra_args["grad"], params)
+            extra_args["grad"] = projected(extra_args["grad"], params)
         if "value_fn" in extra_args:
             extra_args["value_fn"] = along(extra_args["value_fn"], state.guard, params)
         updates, inner_state = inner.update(

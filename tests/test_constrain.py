@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from tests.oracles import normal, polar, spd
+from tests.oracles import compiled_products, normal, polar, spd
 
 N, P, STEPS = 20, 4, 400
 
@@ -209,3 +209,16 @@ def test_clipping_belongs_inside_and_an_average_of_points_is_off_the_manifold():
     average = (x + y) / 2
     assert cdx.stiefel.feasibility(average) > 0.1
     assert cdx.stiefel.feasibility(cdx.project(average)) < 1e-12
+
+
+def test_the_whole_of_it_forms_six_products_and_a_seventh_for_long_steps():
+    x = cdx.stiefel.random(jax.random.key(0), (320, 40), jnp.float32)
+    tx = cdx.constrain(optax.sgd(0.1))
+
+    def update(g, x):
+        return tx.update(g, tx.init(x), x)[0]
+
+    products = compiled_products(update, x, x)
+    # xᵀx, xᵀg and xΦ(xᵀg); xᵀu and two for the step; uᵀu. Six more stand where a start
+    # outside is brought in: A(x), a Gram matrix, and two in each of two loops.
+    assert products.count(320 * 40 * 40) == 7 + 6
