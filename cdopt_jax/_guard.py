@@ -15,23 +15,30 @@ For A(x) + tV the residual is therefore F(t) = γ(E) + tC + t²D, and
     ‖F(1)‖ ≤ e + c‖S‖ + s²·tr(uᵀBu).
 
 Where that is at most r, the step is taken as it is: four products and some scalars.
-Where it is not, a fifth product, uᵀBu, gives C and D, and with them the residual before
-it arises. It is taken out by applying A twice more, to A(x) + tV scaled by 1/√m with
-m = 1 + t²λ/2 and λ ≥ ‖D‖, so that the spectrum lies around one. What A is applied to
-has the residual F′ = (I + F(t))/m − I, with
 
-    ‖F′‖ ≤ f = (e + t‖C‖ + t²λ/2)/m,
+Where it is not, a fifth product, uᵀBu, gives D, and with it the residual before it
+arises, so that it can be taken out. The step is then y = A(x)N + tV with N = I + t²S²,
+and what is returned is y(yᵀBy)^(−1/2), the nearest point of the manifold. N makes it
+shorter where u has a large normal part; momentum carried around a bend has one, and
+would otherwise overshoot for ever.
 
-and all of it is p×p algebra: x⁺ = (A(x) + tV)W = x(P + tQ)W + u(tPW). What is left is
-γ(γ(F′)), of norm at most f⁹. With t ≤ 1 the largest for which f is at most r^(1/9) and
-1/2 + r³, that is at most r; and since e ≤ r³ is below both, there is such a t > 0.
+4. y is far from singular. With a = wᵀNw ≥ 1 for a unit vector w, and ν = 1 + t²‖S‖²
+   a bound of N, wᵀA(x)ᵀBy w = wᵀ((I + γ(E))N + tC/2)w ≥ a − e√(νa) − t‖C‖/2. That
+   grows with a, so that yᵀBy ≥ l = (1 − e√ν − t‖C‖/2)²/(1 + e).
+5. Its norm is at most h = 1 + ‖yᵀBy − I‖, which is p×p algebra.
+6. Scaled to 2yᵀBy/(h + l), its residual is at most (h − l)/(h + l) < 1, and A, applied
+   again and again to the p×p factors alone, sends it through γ each time until it
+   is below `_CLOSE`.
+
+t ≤ 1 is the largest with t²‖D‖ ≤ `_REACH`, t²‖S‖² ≤ b and t‖C‖ ≤ (1 − e)/2, where b
+is `_BEND`, or less for e√ν to be at most (1 + e)/2: this bounds h from above and l from
+below whatever u was, and `_TIMES` applications then suffice for r, if r ≤ `_WIDEST`.
 
 So ‖E‖ ≤ r before implies ‖E‖ ≤ r after, for every u. And long steps, which would
-otherwise end at the boundary of the neighbourhood time and again, end on the manifold
-but for f⁹: they turn x by at most an angle, the rest of their length being cut off.
+otherwise end at the boundary of the neighbourhood time and again, end on the manifold.
 
-ρ and λ are Schatten-4 norms, √‖E²‖_F and √‖D²‖_F. They bound the spectral norm at the
-cost of a p×p×p product and overestimate it by a factor of p^(1/4) at most.
+ρ and the norms of D and S are Schatten-4 norms, as √‖E²‖_F. They bound the spectral
+norm at the cost of a p×p×p product and overestimate it by a factor of p^(1/4) at most.
 """
 
 from typing import Any, NamedTuple
@@ -53,6 +60,21 @@ from ._algebra import (
     turn,
 )
 from .stiefel import project
+
+_REACH = 100.0
+"""The square of the longest step, in the norm that turns most: an angle of 84°."""
+
+_BEND = 9.0
+"""The square of the largest normal part that shortens a step rather than cuts it."""
+
+_CLOSE = 1e-6
+"""The residual at which long steps need no more correction."""
+
+_TIMES = 9
+"""How often they are corrected at most."""
+
+_WIDEST = 0.999
+"""The largest radius for which that is often enough; beyond, leaves are brought in."""
 
 
 class Guard(NamedTuple):
@@ -83,6 +105,8 @@ class _View(NamedTuple):
     bu: Array
     length: Array
     rho: Array
+    slope: Array
+    stretch: Array
     cheap: Array
 
 
@@ -99,6 +123,7 @@ def guarded_step(
 
 
 def _step(x, u, radius, B, always):
+    radius = jnp.minimum(radius, _WIDEST)
     here = _view(x, u, B)
     far = ~(here.rho <= radius)
     lost = ~jnp.isfinite(here.cheap)
@@ -115,11 +140,20 @@ def _step(x, u, radius, B, always):
         return mm(x, left) + mm(u, right), bound, t, ~fits
 
     def odd():
-        """Bring in what is outside; the step waits for the next time."""
-        landed = jnp.where(each(far), project(x, B=B), mm(x, here.p))
-        rounding = 64 * jnp.finfo(x.dtype).eps
-        bound = jnp.where(far, rounding, _gamma_bound(here.rho))
-        return landed, bound, jnp.zeros_like(bound), jnp.zeros_like(lost, shape=())
+        """Bring in what is outside; its step waits, and others keep to the bound."""
+        waits = far | lost
+        v = jnp.where(each(waits), 0, u)
+        y = lax.cond(jnp.any(far), lambda: project(x, B=B), lambda: x)
+        y = jnp.where(each(far), y, x)
+        view = _view(y, v, B)
+        start = _gamma_bound(view.rho)
+        along, across = view.slope * norm(phi(view.k)), view.stretch**2 * view.length
+        room = radius - start
+        root = jnp.sqrt(along**2 + 4 * across * room)
+        t = jnp.minimum(2 * room / (along + root), 1)
+        landed = mm(y, view.p + each(t) * view.q) + mm(v, each(t) * view.p)
+        bound = start + t * along + t**2 * across
+        return landed, bound, jnp.where(waits, 0, t), jnp.zeros((), bool)
 
     landed, bound, t, formed = lax.cond(jnp.any(far | lost), odd, usual)
     formed = jnp.broadcast_to(formed, t.shape)
@@ -154,35 +188,55 @@ def _view(x, u, B):
     stretch = 1 + rho / 2 + 0.375 * rho**2
     length = jnp.sum(u * bu, axis=(-2, -1))
     cheap = _gamma_bound(rho) + slope * norm(s) + stretch**2 * length
-    return _View(e, e2, factor(e, e2), turn(s, e), k, bu, length, rho, cheap)
+    p, q = factor(e, e2), turn(s, e)
+    return _View(e, e2, p, q, k, bu, length, rho, slope, stretch, cheap)
 
 
 def _corrected(u, view, radius):
     """The p×p factors of x and u, the bound, and t, by way of the fifth product."""
-    e, e2, p = view.e, view.e2, view.p
+    e, e2, p, one = view.e, view.e2, view.p, eye(view.e)
     # In units of the step's own length, so that nothing overflows.
     unit = jnp.sqrt(jnp.maximum(view.length, 1))
     k, q, h = (v / each(unit) for v in (view.k, view.q, inner(u, view.bu / each(unit))))
     z = mm(k, p) + q + mm(e, q)
-    c = 2 * phi(mm(p, z))
+    c = mm(p, z)
     d = phi(mm(p, mm(h, p) + mm(k.mT, q)) + mm(q, z))
-    start, slope, lam = _gamma_bound(view.rho), norm(c), jnp.sqrt(norm(mm(d, d)))
-    most = jnp.minimum(radius ** (1 / 9), 0.5 + radius**3)
-    room, curve = most - start, (1 - most) * lam
-    t = 2 * room / (slope + jnp.sqrt(slope**2 + 2 * curve * room))
-    # C and D are differences of larger matrices, known to rounding: a step whose normal
-    # part is huge must be cut before that rounding, eps·(t‖k‖)², is felt.
-    eps = jnp.finfo(e.dtype).eps
-    t = jnp.minimum(jnp.minimum(t, (1e-4 / eps) ** 0.5 / norm(k)), unit)
-    half = t**2 * lam / 2
-    f = _gamma(e, e2) + each(t) * c + each(t**2) * d
-    f = (f - each(half) * eye(e)) / each(1 + half)
+    s = phi(k)
+    s2 = mm(s, s)
+    start, slope = _gamma_bound(view.rho), 2 * norm(phi(c))
+    reach, bend = jnp.sqrt(norm(mm(d, d))), norm(s2)
+
+    most = _gamma_bound(radius)
+    bend_most = jnp.minimum(_BEND, ((1 + most) / (2 * most)) ** 2 - 1)
+    square = jnp.minimum(_REACH / reach, bend_most / bend)
+    t = jnp.minimum(jnp.minimum(jnp.sqrt(square), (1 - most) / 2 / slope), unit)
+
+    n = one + each(t**2) * s2
+    gram = mm(n, mm(one + _gamma(e, e2), n)) + each(t**2) * d
+    gram = phi(gram + each(2 * t) * mm(n, c))
+    excess = gram - one
+    high = 1 + jnp.sqrt(norm(mm(excess, excess)))
+    low = 1 - start * jnp.sqrt(1 + t**2 * bend) - t * slope / 2
+    low = low**2 / (1 + start)
+    scale = (high + low) / 2
+    f = gram / each(scale) - one
     f2 = mm(f, f)
-    g = _gamma(f, f2)
-    w = mm(factor(f, f2), factor(g, mm(g, g))) / each(jnp.sqrt(1 + half))
-    bound = ((start + t * slope + half) / (1 + half)) ** 9
-    bound = bound + 8 * eps * (1 + t * norm(k)) ** 2
-    return mm(p + each(t) * q, w), mm(each(t / unit) * p, w), bound, t / unit
+    w = factor(f, f2) / each(jnp.sqrt(scale))
+    bound = _gamma_bound((high - low) / (high + low))
+
+    def again(_, carry):
+        def more(f, f2, w, bound):
+            f = _gamma(f, f2)
+            f2 = mm(f, f)
+            return f, f2, mm(w, factor(f, f2)), _gamma_bound(bound)
+
+        return lax.cond(jnp.any(carry[-1] > _CLOSE), more, lambda *same: same, *carry)
+
+    _, _, w, bound = lax.fori_loop(1, _TIMES, again, (f, f2, w, bound))
+    # Of the rounding in C and D, which are differences of larger matrices.
+    bound = bound + 8 * jnp.finfo(e.dtype).eps * (1 + t * norm(k)) ** 2
+    left = mm(mm(p, n) + each(t) * q, w)
+    return left, mm(each(t / unit) * p, w), bound, t / unit
 
 
 def _gamma(e, e2):

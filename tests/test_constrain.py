@@ -219,6 +219,7 @@ def test_the_whole_of_it_forms_six_products_and_a_seventh_for_long_steps():
         return tx.update(g, tx.init(x), x)[0]
 
     products = compiled_products(update, x, x)
-    # xᵀx, xᵀg and xΦ(xᵀg); xᵀu and two for the step; uᵀu. Six more stand where a start
-    # outside is brought in: A(x), a Gram matrix, and two in each of two loops.
-    assert products.count(320 * 40 * 40) == 7 + 6
+    # xᵀx, xᵀg and xΦ(xᵀg); xᵀu and two for the step; uᵀu. Nine more stand where a start
+    # outside is brought in: a Gram matrix and two in each of two loops; and four for
+    # the step of the others.
+    assert products.count(320 * 40 * 40) == 7 + 9

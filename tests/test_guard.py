@@ -99,8 +99,9 @@ def test_a_long_step_is_shortened_and_brought_back_to_its_polar_factor(size):
     u = size * normal(x.shape, 1)
     y, state = guarded()(x, u)
     a, along = jax.jvp(plain_dissolve, (x,), (u,))
-    # Two applications of A leave a residual of 1/2 to the ninth at most.
-    np.testing.assert_allclose(y, polar(a + state.t[0] * along), atol=2e-3)
+    t, s = state.t[0], (x.T @ u + u.T @ x) / 2
+    there = a @ (jnp.eye(5) + t**2 * s @ s) + t * along
+    np.testing.assert_allclose(y, polar(there), atol=1e-6)
     assert state.formed[0] == 1
     assert (state.t[0] < 1) == (state.capped[0] == 1)
 
@@ -129,6 +130,55 @@ def test_an_update_that_is_not_finite_is_not_made(bad):
     y, state = guarded()(x, jnp.zeros_like(x).at[2, 1].set(bad))
     np.testing.assert_allclose(y, plain_dissolve(x), atol=1e-14)
     assert state.t[0] == 0
+
+
+def test_a_matrix_whose_update_is_not_finite_does_not_hold_up_its_stack():
+    x = jnp.asarray(polar(normal((3, 8, 2), 0)))
+    u = 1e-3 * normal(x.shape, 1)
+    expected, _ = guarded()(x, u)
+    y, state = guarded()(x, u.at[1, 0, 0].set(np.nan))
+    np.testing.assert_allclose(y[1], x[1], atol=1e-13)
+    np.testing.assert_allclose(y[::2], expected[::2], atol=1e-13)
+    assert state.t[0] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_beside_a_matrix_outside_long_steps_keep_to_the_radius(scale):
+    x = jnp.asarray(polar(normal((3, 8, 2), 0))).at[1].mul(5.0)
+    y, state = guarded()(x, scale * normal(x.shape, 1))
+    assert np.all(spectral(gram_residual(y)) <= 0.5 + 1e-12)
+    assert np.all(spectral(gram_residual(y)) <= state.bound[0] + 1e-12)
+    assert np.linalg.norm(y[0] - x[0]) > 1e-4
+
+
+@pytest.mark.parametrize("radius", [1e-6, 1e-3, 0.9, 0.99, 0.999, 1 - 1e-6])
+def test_the_radius_may_be_any_fraction(radius):
+    step = guarded(radius)
+    for seed in range(6):
+        x = jnp.asarray(near(9, 3, seed, 0.999 * radius, "none"))
+        y, state = step(x, 10.0 ** (seed - 3) * normal(x.shape, seed))
+        after = spectral(gram_residual(y))
+        assert after <= radius
+        assert after <= state.bound[0] + 1e-12
+
+
+def test_the_corrected_step_is_far_from_singular():
+    """Item 4 of the proof, for steps of every kind and size."""
+    for seed in range(60):
+        size = 0.02 + 0.9 * (seed % 10) / 10
+        x = jnp.asarray(near(9, 3, seed, size, "none"))
+        u = 10.0 ** (seed % 4 - 2) * normal(x.shape, seed + 100)
+        rho = spectral(gram_residual(x))
+        e = (40 * rho**3 + 15 * rho**4 + 9 * rho**5) / 64
+        a, v = jax.jvp(plain_dissolve, (x,), (u,))
+        s = (x.T @ u + u.T @ x) / 2
+        n = jnp.eye(3) + s @ s
+        nu, c = spectral(n), spectral(a.T @ v + v.T @ a)
+        if e * nu**0.5 > (1 + e) / 2 or c > (1 - e) / 2:
+            continue
+        low = (1 - e * nu**0.5 - c / 2) ** 2 / (1 + e)
+        y = a @ n + v
+        assert np.linalg.eigvalsh(y.T @ y)[0] >= low - 1e-12
 
 
 @pytest.mark.parametrize("kind", ["none", "array"])
