@@ -123,7 +123,8 @@ OPTIMISERS: Mapping[str, Callable[[Any], Any]] = {
 METHODS: Mapping[str, Callable[[Any, Any], Any]] = {
     "guarded": lambda opt, mask: cdx.constrain(opt, mask, radius=RADIUS),
     "β = 0.1": lambda opt, mask: optax.chain(cdx.dissolve_gradients(0.1, mask), opt),
-    "β = auto": lambda opt, mask: optax.chain(
+    "β = auto": lambda opt, mask: cdx.constrain(opt, mask, beta="auto", radius=RADIUS),
+    "β = auto, gradient alone": lambda opt, mask: optax.chain(
         cdx.dissolve_gradients("auto", mask), opt
     ),
     "restore": lambda opt, mask: optax.chain(opt, cdx.restore_feasibility(mask)),
@@ -185,7 +186,7 @@ def _doubles(*, on):
 def _simulate(case, steps, rates, noises, seed):
     start, loss, spec = _problem(case, seed)
     keys = jax.random.split(jax.random.key(seed + 1), steps)
-    guard = case.method == "guarded"
+    guard = case.method in ("guarded", "β = auto")
 
     def objective(params):
         return loss(_fast(params))

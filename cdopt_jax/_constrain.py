@@ -6,11 +6,12 @@ import jax
 import optax
 
 from ._guard import tangential
-from ._hyperparameters import check_positive
+from ._hyperparameters import check_beta, check_positive
 from ._selection import Mask, resolve
 from ._transforms._leaves import on_constrained
-from ._transforms.dissolve_gradients import dissolve_gradients
+from ._transforms.dissolve_gradients import DissolveState, dissolved, no_betas
 from ._transforms.keep_feasible import guarded
+from ._trees import dissolve, penalty
 from .prox import Regularizer
 
 
@@ -18,10 +19,12 @@ class ConstrainState(NamedTuple):
     """The state of `constrain`.
 
     Attributes:
+        beta: The weight of each constrained leaf at the last update; None without β.
         optimizer: The state of the optimiser it was given.
         guard: The report of the guarded steps.
     """
 
+    beta: Any
     optimizer: Any
     guard: Any
 
@@ -49,7 +52,8 @@ def constrain(
         optimizer: The optimiser, such as ``optax.adam(1e-2)``.
         mask: Which leaves are constrained; see `where`.
         beta: If given, Algorithm 1 of the paper instead: `dissolve_gradients` with this
-            β in front of the optimiser, and nothing behind it.
+            β, a number, a schedule or ``"auto"``, in front of the optimiser, and the
+            step as it was proposed wherever it stays inside the radius.
         regularizer: A convex term of the objective to treat by its proximal map, for
             exact zeros; see `prox`. It acts on all leaves.
         learning_rate: The step size of that proximal map, a number or a schedule: the
@@ -96,12 +100,12 @@ def constrain(
         )
     inner = optax.with_extra_args_support(optimizer)
     if beta is not None:
+        check_beta(who, beta)
         if regularizer is not None:
             raise ValueError(
                 f"{who}: beta asks for Algorithm 1 and regularizer for Algorithm 2; "
                 "give one of them."
             )
-        return optax.chain(dissolve_gradients(beta, mask), inner)
     if regularizer is not None:
         check_positive(who, "learning_rate", learning_rate)
         if not isinstance(regularizer, Regularizer):
@@ -109,42 +113,61 @@ def constrain(
                 f"{who}: regularizer must be a Regularizer(value, prox), such as "
                 f"prox.l1(1e-4); it is {regularizer!r}."
             )
-    guard = guarded(who, _twice(who, mask), radius, regularizer, learning_rate)
+    kind = "dissolved" if beta is None else "free"
+    both = _twice(who, mask)
+    guard = guarded(who, both, radius, regularizer, learning_rate, kind=kind)
 
-    def projected(grads, params):
-        params = params.fast if isinstance(params, optax.LookaheadParams) else params
+    def in_front(grads, state, params):
+        """What the optimiser is given for the gradients, and the weights, if any."""
+        params = _fast(params)
+        if beta is not None:
+            before = DissolveState(state.guard.step, state.beta)
+            return dissolved(who, beta, mask, grads, params, before)
 
         def one(x, g, B):
             return tangential(x, g, radius, B)
 
-        return on_constrained(who, mask, grads, params, one)
+        return on_constrained(who, mask, grads, params, one), None
 
-    def along(value_fn, state, params):
-        """The function where the guarded step will lead, for a line search to see."""
+    def along(value_fn, state, params, betas):
+        """The function where the step will lead, for a line search to see."""
 
         def value(proposed, *args, **kwargs):
             u = jax.tree.map(lambda a, b: a - b, proposed, params)
             u, _ = guard.update(u, state, params, value_fn=value_fn)
-            return value_fn(optax.apply_updates(params, u), *args, **kwargs)
+            landed: Any = optax.apply_updates(params, u)
+            if beta is None:
+                return value_fn(landed, *args, **kwargs)
+            there = value_fn(dissolve(landed, both), *args, **kwargs)
+            return there + penalty(who, _fast(landed), mask, betas)
 
         return value
 
     def init(params):
-        return ConstrainState(inner.init(params), guard.init(params))
+        betas = None if beta is None else no_betas(who, mask, _fast(params))
+        return ConstrainState(betas, inner.init(params), guard.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        updates = projected(updates, params)
+        updates, betas = in_front(updates, state, params)
         if "grad" in extra_args:
-            extra_args["grad"] = projected(extra_args["grad"], params)
+            extra_args["grad"], _ = in_front(extra_args["grad"], state, params)
         if "value_fn" in extra_args:
-            extra_args["value_fn"] = along(extra_args["value_fn"], state.guard, params)
+            seen = along(extra_args["value_fn"], state.guard, params, betas)
+            extra_args["value_fn"] = seen
+            if beta is not None and "value" in extra_args:
+                extra_args["value"] = seen(params)
         updates, inner_state = inner.update(
             updates, state.optimizer, params, **extra_args
         )
         updates, guard_state = guard.update(updates, state.guard, params, **extra_args)
-        return updates, ConstrainState(inner_state, guard_state)
+        return updates, ConstrainState(betas, inner_state, guard_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _fast(params):
+    """The parameters at which gradients are taken."""
+    return params.fast if isinstance(params, optax.LookaheadParams) else params
 
 
 def _twice(who, mask):

@@ -41,6 +41,7 @@ otherwise end at the boundary of the neighbourhood time and again, end on the ma
 norm at the cost of a p×p×p product and overestimate it by a factor of p^(1/4) at most.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -111,20 +112,40 @@ class _View(NamedTuple):
 
 
 def guarded_step(
-    x: Array, u: Array, radius: float, B: Any, *, always: bool = False
+    x: Array, u: Array, radius: float, B: Any, *, kind: str = "dissolved"
 ) -> tuple[Array, Guard]:
     """The point reached from ``x`` by ``u``, and how; in float32 or float64.
 
-    With ``always``, short steps are corrected as well: for a line search, which would
-    otherwise find the lower values off the manifold.
+    Of the kind ``"corrected"``, short steps are corrected as well: for a line search,
+    which would otherwise find the lower values off the manifold. Of the kind
+    ``"free"``, the step is x + u wherever that is known to be inside the radius: for
+    Algorithm 1, which has seen to the constraint by its gradient.
     """
     step = _step if callable(B) else _compiled_step
-    return step(x, u, radius, B, always)
+    return step(x, u, radius, B, kind)
 
 
-def _step(x, u, radius, B, always):
+def _step(x, u, radius, B, kind):
     radius = jnp.minimum(radius, _WIDEST)
     here = _view(x, u, B)
+    if kind == "free":
+        bound = norm(here.e + 2 * phi(here.k)) + here.length
+
+        def free():
+            zero, one = jnp.zeros((), bool), jnp.ones_like(bound)
+            return x + u, bound, one, zero
+
+        inside = jnp.all((here.rho <= radius) & (bound <= radius))
+        guarded = partial(_guarded, x, u, here, radius, B, always=False)
+        landed, bound, t, formed = lax.cond(inside, free, guarded)
+    else:
+        always = kind == "corrected"
+        landed, bound, t, formed = _guarded(x, u, here, radius, B, always=always)
+    formed = jnp.broadcast_to(formed, t.shape)
+    return landed, Guard(norm(here.e), bound, t, formed)
+
+
+def _guarded(x, u, here, radius, B, *, always):
     far = ~(here.rho <= radius)
     lost = ~jnp.isfinite(here.cheap)
 
@@ -155,9 +176,7 @@ def _step(x, u, radius, B, always):
         bound = start + t * along + t**2 * across
         return landed, bound, jnp.where(waits, 0, t), jnp.zeros((), bool)
 
-    landed, bound, t, formed = lax.cond(jnp.any(far | lost), odd, usual)
-    formed = jnp.broadcast_to(formed, t.shape)
-    return landed, Guard(norm(here.e), bound, t, formed)
+    return lax.cond(jnp.any(far | lost), odd, usual)
 
 
 # Compiled once for each shape, for those who update outside ``jit``; inside, leaves of

@@ -1,6 +1,6 @@
 """The functions of `stiefel` carried over a tree of parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import chex
@@ -151,20 +151,28 @@ def objective(
         point = dissolve(params, mask)
         out = f(point, *args, **kwargs)
         value, aux = out if has_aux else (out, None)
-        leaves, treedef = jax.tree.flatten(params)
-        betas: list[Any] = [beta] * len(leaves)
+        betas: list[Any] = [beta for r in readings if r]
         if auto:
             point = jax.lax.stop_gradient(point)
             grads = jax.grad(f, has_aux=has_aux)(point, *args, **kwargs)
-            grads = treedef.flatten_up_to(grads[0] if has_aux else grads)
-            pairs = zip(grads, readings, strict=True)
-            betas = [r and weight(r.read(jax.lax.stop_gradient(g))) for g, r in pairs]
-        for x, r, b in zip(leaves, readings, betas, strict=True):
-            if r:
-                value = value + b * jnp.sum(stiefel.penalty(r.read(x), B=r.B))
+            grads = jax.tree.leaves(grads[0] if has_aux else grads)
+            pairs = [(g, r) for g, r in zip(grads, readings, strict=True) if r]
+            betas = [weight(r.read(jax.lax.stop_gradient(g))) for g, r in pairs]
+        value = value + penalty("objective", params, mask, betas)
         return (value, aux) if has_aux else value
 
     return h
+
+
+def penalty(who: str, params: Any, mask: Mask, betas: Iterable[Any]) -> Any:
+    """The sum of (β/4)‖xᵀBx − I‖², with a β for each constrained leaf."""
+    pairs = zip(jax.tree.leaves(params), select(who, params, mask), strict=True)
+    constrained = [(r.read(x), r.B) for x, r in pairs if r]
+    terms = [
+        beta * jnp.sum(stiefel.penalty(x, B=B))
+        for beta, (x, B) in zip(betas, constrained, strict=True)
+    ]
+    return sum(terms)
 
 
 def _map(who, fn, params, mask):

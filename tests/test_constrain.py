@@ -37,13 +37,12 @@ def pca(seed, b=None):
     return lambda x: -jnp.sum(x * (m @ x)), best
 
 
-def run(tx, loss, x, steps=STEPS) -> tuple[Any, Any]:
+def run(tx, loss, x, steps=STEPS, *, search=False) -> tuple[Any, Any]:
     def step(carry, _):
         x, state = carry
         value, grad = jax.value_and_grad(loss)(x)
-        updates, state = tx.update(
-            grad, state, x, value=value, grad=grad, value_fn=loss
-        )
+        more = {"value": value, "grad": grad, "value_fn": loss} if search else {}
+        updates, state = tx.update(grad, state, x, **more)
         return (optax.apply_updates(x, updates), state), None
 
     return jax.jit(lambda x: jax.lax.scan(step, (x, tx.init(x)), length=steps)[0])(x)
@@ -124,7 +123,7 @@ def test_free_leaves_are_the_optimisers_own_bit_for_bit(name):
 def test_lbfgs_searches_along_the_manifold():
     loss, best = pca(0)
     x = cdx.stiefel.random(jax.random.key(0), (N, P))
-    x, _ = run(cdx.constrain(optax.lbfgs()), loss, x, steps=100)
+    x, _ = run(cdx.constrain(optax.lbfgs()), loss, x, steps=100, search=True)
     assert loss(x) <= best * (1 - 1e-6)
     assert cdx.stiefel.feasibility(x) <= 1e-9
 
@@ -190,6 +189,40 @@ def test_with_a_beta_it_is_algorithm_1(beta):
     assert optax.tree.get(state, "beta").shape == (1,)
     assert optax.tree.get(state, "beta")[0] > 0
     assert cdx.stiefel.feasibility(y) <= 0.05
+
+
+@pytest.mark.parametrize("beta", [5.0, "auto", optax.linear_schedule(5.0, 1.0, 3)])
+def test_inside_the_radius_algorithm_1_is_as_the_paper_has_it(beta):
+    loss, _ = pca(0)
+    x = 1.02 * cdx.stiefel.random(jax.random.key(0), (N, P))
+    optimiser = optax.sgd(0.01, momentum=0.9)
+    bare = optax.chain(cdx.dissolve_gradients(beta), optimiser)
+    y, state = run(cdx.constrain(optimiser, beta=beta), loss, x, steps=20)
+    expected, _ = run(bare, loss, x, steps=20)
+    np.testing.assert_allclose(y, expected, atol=1e-12)
+    assert optax.tree.get(state, "step") == 20
+    assert optax.tree.get(state, "capped") == 0
+
+
+@pytest.mark.parametrize("lr", [1.0, 1e3])
+@pytest.mark.parametrize("name", ["momentum", "adam", "lion"])
+def test_outside_its_bounds_algorithm_1_is_guarded(name, lr):
+    loss, _ = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    tx = cdx.constrain(OPTIMISERS[name](lr), beta=0.1)
+    for steps in (1, 2, 5, 20):
+        y, _ = run(tx, loss, x, steps=steps)
+        assert np.linalg.norm(y.T @ y - np.eye(P), 2) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("beta", [5.0, "auto"])
+def test_with_a_beta_a_line_search_sees_the_dissolving_function(beta):
+    loss, best = pca(0)
+    x = cdx.stiefel.random(jax.random.key(0), (N, P))
+    tx = cdx.constrain(optax.lbfgs(), beta=beta)
+    x, _ = run(tx, loss, x, steps=60, search=True)
+    assert loss(cdx.stiefel.project(x)) <= best * (1 - 1e-6)
+    assert cdx.stiefel.feasibility(x) <= 1e-3
 
 
 def test_the_automatic_weight_scales_with_the_objective():

@@ -82,26 +82,39 @@ def dissolve_gradients(
         Optimization over the Stiefel Manifold", Algorithm 1.
     """
     who = "dissolve_gradients"
-    auto = check_beta(who, beta)
+    check_beta(who, beta)
 
     def init(params):
-        leaves = sum(r is not None for r in select(who, params, mask))
-        return DissolveState(jnp.zeros([], jnp.int32), jnp.zeros(leaves))
+        return DissolveState(jnp.zeros([], jnp.int32), no_betas(who, mask, params))
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        previous = iter(state.beta)
-        betas = []
-
-        def gradient(x, g, B):
-            before = next(previous)
-            betas.append(_auto.follow(before, g) if auto else at(beta, state.step))
-            if auto:
-                g = each(_auto.damping(stiefel.residual(x, B=B))) * g
-            return stiefel.gradient(x, g, betas[-1], B=B)
-
-        updates = on_constrained(who, mask, updates, params, gradient)
-        report = stack(betas, state.beta.dtype)
-        return updates, DissolveState(optax.safe_increment(state.step), report)
+        updates, betas = dissolved(who, beta, mask, updates, params, state)
+        return updates, DissolveState(optax.safe_increment(state.step), betas)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def no_betas(who: str, mask: Mask, params: Any) -> Array:
+    """The weights before the first update."""
+    return jnp.zeros(sum(r is not None for r in select(who, params, mask)))
+
+
+def dissolved(
+    who: str, beta: Any, mask: Mask, updates: Any, params: Any, state: DissolveState
+) -> tuple[Any, Array]:
+    """Gradients of h for those of f, and the weights they were made with."""
+    previous = iter(state.beta)
+    betas = []
+
+    def gradient(x, g, B):
+        before = next(previous)
+        if isinstance(beta, str):
+            betas.append(_auto.follow(before, g))
+            g = each(_auto.damping(stiefel.residual(x, B=B))) * g
+        else:
+            betas.append(at(beta, state.step))
+        return stiefel.gradient(x, g, betas[-1], B=B)
+
+    updates = on_constrained(who, mask, updates, params, gradient)
+    return updates, stack(betas, state.beta.dtype)

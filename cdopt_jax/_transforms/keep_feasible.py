@@ -90,6 +90,8 @@ def guarded(
     radius: float,
     regularizer: Regularizer | None = None,
     learning_rate: optax.ScalarOrSchedule | None = None,
+    *,
+    kind: str = "dissolved",
 ) -> optax.GradientTransformationExtraArgs:
     """`keep_feasible`, and the proximal map of a regularizer behind it."""
     check_fraction(who, "radius", radius)
@@ -106,7 +108,7 @@ def guarded(
         )
 
     def update(updates, state, params=None, **extra_args):
-        searched = "value_fn" in extra_args
+        searched = kind == "dissolved" and "value_fn" in extra_args
         treedef, rows = pair(who, mask, updates, params)
         # The proximal map may use the half of the radius that the step leaves it.
         share = radius if regularizer is None else radius / 2
@@ -117,7 +119,9 @@ def guarded(
                 return u if regularizer is None else x + u
             point = r.read(x)
             step = r.read(u).astype(point.dtype)
-            y, guard = guarded_step(point, step, share, r.B, always=searched)
+            y, guard = guarded_step(
+                point, step, share, r.B, kind="corrected" if searched else kind
+            )
             guards.append(guard)
             return r.write(y, y.dtype)
 
