@@ -1,0 +1,118 @@
+"""Stationary points are fixed points, for every optimiser of the sweep.
+
+``python -m benchmarks.stationary`` runs `constrain` with each of them on three smooth
+problems at three learning rates a decade apart, which all fall by `DECAY` in the end,
+and compares the projected gradient with that of the start.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from tqdm import tqdm
+
+import cdopt_jax as cdx
+from benchmarks.hostile import OPTIMISERS
+from benchmarks.problems import PROBLEMS, Problem
+
+CHOSEN = ("pca", "procrustes", "quadratic assignment")
+STEPS = 5000
+DECAY = 1e-6
+RATES = (0.01, 0.1, 1.0)
+"""Of the optimisers whose steps have about the length of the learning rate."""
+
+LONGER = {
+    **dict.fromkeys(("sgd", "momentum", "nesterov"), (0.1, 1.0, 10.0)),
+    **dict.fromkeys(("adafactor", "sm3", "lbfgs", "prodigy"), (0.1, 1.0, 10.0)),
+}
+"""Of those that follow the gradient's size, or find their own."""
+
+
+def run(
+    problem: Problem, optimiser: str, rates: Sequence[float], steps: int = STEPS
+) -> list[float]:
+    """The last projected gradient as a share of the first, for each learning rate."""
+    make = OPTIMISERS[optimiser]
+    start = problem.start
+    if optimiser == "ranger":
+        start = optax.LookaheadParams.init_synced(start)
+
+    def here(params):
+        return params.fast if optimiser == "ranger" else params
+
+    def size(params):
+        x = here(params)
+        return jnp.linalg.norm(cdx.stiefel.tangent(x, jax.grad(problem.value)(x)))
+
+    def descend(rate):
+        def step(carry, count):
+            params, state = carry
+            tx = cdx.constrain(make(rate * DECAY ** (count / steps)))
+            value, grad = jax.value_and_grad(problem.value)(here(params))
+            more = {"value": value, "grad": grad, "value_fn": problem.value}
+            searches = optimiser == "lbfgs"
+            updates, after = tx.update(
+                grad, state, params, **(more if searches else {})
+            )
+            after = jax.tree.map(lambda a, b: a.astype(b.dtype), after, state)
+            return (optax.apply_updates(params, updates), after), None
+
+        state = cdx.constrain(make(rate)).init(start)
+        state = jax.tree.map(jnp.asarray, state)
+        final: Any = jax.lax.scan(step, (start, state), jnp.arange(steps))[0]
+        return size(final[0]) / size(start)
+
+    program = jax.jit(lambda r: jax.lax.map(descend, r))
+    return np.asarray(program(jnp.asarray(rates, jnp.float32)), float).tolist()
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """The shares in Markdown."""
+    lines = [
+        f"‖projected gradient‖ at the end as a share of the start's, after {STEPS:,} "
+        f"steps in which the learning rate falls to {DECAY:g} of the one given.\n",
+        f"| optimiser | initial rates | {' | '.join(CHOSEN)} |",
+        "|---|---|" + "---|" * len(CHOSEN),
+    ]
+    for name in OPTIMISERS:
+        mine = {r["problem"]: r for r in records if r["optimiser"] == name}
+        if mine:
+            rates = ", ".join(f"{r:g}" for r in mine[CHOSEN[0]]["rates"])
+            cells = [
+                ", ".join(f"{v:.0e}" for v in mine[problem]["shares"])
+                for problem in CHOSEN
+                if problem in mine
+            ]
+            lines.append(f"| {name} | {rates} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run everything, and write the records and the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("benchmarks/results/stationary"))
+    add("--only", nargs="*", default=list(OPTIMISERS), choices=list(OPTIMISERS))
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    records = []
+    for name in tqdm(options.only, unit="optimiser"):
+        rates = LONGER.get(name, RATES)
+        for problem in CHOSEN:
+            shares = run(PROBLEMS[problem](0), name, rates)
+            head = {"optimiser": name, "problem": problem}
+            records.append({**head, "rates": rates, "shares": shares})
+    (options.out / "stationary.json").write_text(json.dumps(records, indent=1) + "\n")
+    text = table(records)
+    (options.out / "stationary.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
