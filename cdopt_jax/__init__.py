@@ -8,9 +8,13 @@ the regularizers, and what is named here works on whole trees.
 
 from importlib.metadata import version as _version
 
-from . import prox as prox, stiefel as stiefel, theory as theory
+from . import layers as layers, prox as prox, stiefel as stiefel, theory as theory
 from ._constrain import constrain as constrain
-from ._selection import Stiefel as Stiefel, where as where
+from ._describe import describe as describe
+from ._initializer import initializer as initializer
+from ._reading import Stiefel as Stiefel
+from ._report import report as report
+from ._selection import where as where
 from ._transforms.add_penalty import add_penalty as add_penalty
 from ._transforms.dissolve_gradients import dissolve_gradients as dissolve_gradients
 from ._transforms.keep_feasible import keep_feasible as keep_feasible

@@ -8,7 +8,7 @@ import optax
 from ._guard import tangential
 from ._hyperparameters import check_beta, check_positive
 from ._selection import Mask, resolve
-from ._transforms._leaves import on_constrained
+from ._transforms._leaves import check_state, constrained_paths, on_constrained
 from ._transforms.dissolve_gradients import DissolveState, dissolved, no_betas
 from ._transforms.keep_feasible import guarded
 from ._trees import dissolve, penalty
@@ -27,6 +27,11 @@ class ConstrainState(NamedTuple):
     beta: Any
     optimizer: Any
     guard: Any
+
+    @property
+    def capped(self) -> Any:
+        """How many steps of each leaf were shortened."""
+        return self.guard.capped
 
 
 def constrain(
@@ -114,7 +119,7 @@ def constrain(
                 f"prox.l1(1e-4); it is {regularizer!r}."
             )
     kind = "dissolved" if beta is None else "free"
-    both = _twice(who, mask)
+    both = for_both(who, mask)
     guard = guarded(who, both, radius, regularizer, learning_rate, kind=kind)
 
     def in_front(grads, state, params):
@@ -148,6 +153,9 @@ def constrain(
         return ConstrainState(betas, inner.init(params), guard.init(params))
 
     def update(updates, state, params=None, **extra_args):
+        if params is not None:
+            paths = constrained_paths(who, both, params)
+            check_state(who, state, ConstrainState, "capped", paths)
         updates, betas = in_front(updates, state, params)
         if "grad" in extra_args:
             extra_args["grad"], _ = in_front(extra_args["grad"], state, params)
@@ -170,7 +178,7 @@ def _fast(params):
     return params.fast if isinstance(params, optax.LookaheadParams) else params
 
 
-def _twice(who, mask):
+def for_both(who: str, mask: Mask) -> Mask:
     """The mask, and for `optax.lookahead`, whose parameters are a pair, for both."""
 
     def of(params):

@@ -24,7 +24,11 @@ ORDER = (
     "_faults",
     "stiefel",
     "prox",
+    "_reading",
+    "layers",
     "_selection",
+    "_describe",
+    "_initializer",
     "_hyperparameters",
     "_guard",
     "_auto",
@@ -32,12 +36,13 @@ ORDER = (
     "theory",
     "_transforms",
     "_constrain",
+    "_report",
     "__init__",
 )
 PROMISED = {
     "cdopt_jax": """Stiefel where dissolve project feasibility stationarity objective
         dissolve_gradients add_penalty restore_feasibility keep_feasible proximal_step
-        constrain stiefel prox""",
+        constrain describe stiefel prox""",
     "cdopt_jax.stiefel": """residual feasibility dissolve jvp vjp penalty penalty_grad
         gradient tangent project random""",
     "cdopt_jax.prox": "Regularizer l1 l21 none",

@@ -270,8 +270,8 @@ def test_an_nnx_leaf_has_one_name_at_init_and_at_update():
     optimizer = nnx.Optimizer(model, cdx.dissolve_gradients(1.0, mask), wrt=nnx.Param)
     grads = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
     optimizer.update(model, grads)
-    assert structures[0] != structures[1]
-    assert names == [{"value/kernel", "out/kernel"}] * 2
+    assert structures[0] != structures[-1]
+    assert all(found == {"value/kernel", "out/kernel"} for found in names)
 
 
 def test_where_names_the_leaves_of_an_nnx_state():

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._paths import align
-from cdopt_jax._selection import Mask, Reading, select
+from cdopt_jax._paths import align, leaf_paths, listing
+from cdopt_jax._reading import Reading
+from cdopt_jax._selection import Mask, select
 
 
 class StepState(NamedTuple):
@@ -38,6 +39,23 @@ def stack(values: list[Any], dtype: Any) -> Array:
     if not values:
         return jnp.zeros(0, dtype)
     return jnp.stack([jnp.asarray(value, dtype) for value in values])
+
+
+def check_state(who: str, state: Any, kind: type, field: str, paths: list[str]) -> None:
+    """Raise unless a state is of this kind, with an entry for each constrained leaf."""
+    if not isinstance(state, kind):
+        raise ValueError(
+            f"{who}: the state must be the {kind.__name__} that init made; it is a "
+            f"{type(state).__name__}. Where it was restored from a checkpoint, restore "
+            "it with init(params) as the target, which has the right structure."
+        )
+    found = getattr(state, field).shape
+    if found != (len(paths),):
+        raise ValueError(
+            f"{who}: the state must be that of these parameters, with an entry for "
+            f"each constrained leaf ({listing(paths)}); it has {found} of them. Make "
+            "it by init(params), or restore the checkpoint of this model."
+        )
 
 
 def pair(
@@ -84,3 +102,9 @@ def on_constrained(
         return r.write(fn(r.read(x), r.read(u), r.B), dtype)
 
     return treedef.unflatten([one(*row) for row in rows])
+
+
+def constrained_paths(who: str, mask: Mask, params: Any) -> list[str]:
+    """The paths of the constrained leaves."""
+    readings = select(who, params, mask)
+    return [p for p, r in zip(leaf_paths(params), readings, strict=True) if r]

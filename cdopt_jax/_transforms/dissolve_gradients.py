@@ -9,8 +9,13 @@ from jax import Array
 from cdopt_jax import _auto, stiefel
 from cdopt_jax._algebra import each
 from cdopt_jax._hyperparameters import at, check_beta
-from cdopt_jax._selection import Mask, select
-from cdopt_jax._transforms._leaves import on_constrained, stack
+from cdopt_jax._selection import Mask
+from cdopt_jax._transforms._leaves import (
+    check_state,
+    constrained_paths,
+    on_constrained,
+    stack,
+)
 
 
 class DissolveState(NamedTuple):
@@ -89,6 +94,9 @@ def dissolve_gradients(
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        if params is not None:
+            paths = constrained_paths(who, mask, params)
+            check_state(who, state, DissolveState, "beta", paths)
         updates, betas = dissolved(who, beta, mask, updates, params, state)
         return updates, DissolveState(optax.safe_increment(state.step), betas)
 
@@ -97,7 +105,7 @@ def dissolve_gradients(
 
 def no_betas(who: str, mask: Mask, params: Any) -> Array:
     """The weights before the first update."""
-    return jnp.zeros(sum(r is not None for r in select(who, params, mask)))
+    return jnp.zeros(len(constrained_paths(who, mask, params)))
 
 
 def dissolved(

@@ -9,8 +9,13 @@ from jax import Array
 from cdopt_jax._algebra import apply_metric, each
 from cdopt_jax._guard import guarded_step
 from cdopt_jax._hyperparameters import at, check_fraction
-from cdopt_jax._selection import Mask, select
-from cdopt_jax._transforms._leaves import pair, stack
+from cdopt_jax._selection import Mask
+from cdopt_jax._transforms._leaves import (
+    check_state,
+    constrained_paths,
+    pair,
+    stack,
+)
 from cdopt_jax.prox import Regularizer
 
 
@@ -97,7 +102,7 @@ def guarded(
     check_fraction(who, "radius", radius)
 
     def init(params):
-        leaves = sum(r is not None for r in select(who, params, mask))
+        leaves = len(constrained_paths(who, mask, params))
         return GuardState(
             step=jnp.zeros([], jnp.int32),
             feasibility=jnp.zeros(leaves),
@@ -110,6 +115,7 @@ def guarded(
     def update(updates, state, params=None, **extra_args):
         searched = kind == "dissolved" and "value_fn" in extra_args
         treedef, rows = pair(who, mask, updates, params)
+        check_state(who, state, GuardState, "t", constrained_paths(who, mask, params))
         # The proximal map may use the half of the radius that the step leaves it.
         share = radius if regularizer is None else radius / 2
         guards = []

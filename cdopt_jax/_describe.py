@@ -1,0 +1,66 @@
+"""What a mask does, as a table to look at before training."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from . import stiefel
+from ._paths import leaf_paths
+from ._selection import Mask, select
+
+
+def describe(params: Any, mask: Mask = None) -> str:
+    """A table of the leaves: which are constrained, and how they are read.
+
+    Args:
+        params: The parameters, or their shapes and dtypes, as ``jax.eval_shape`` makes
+            them; then there is no feasibility to show.
+        mask: Which leaves are constrained; see `where`.
+
+    Returns:
+        A text to print, with a line for each leaf: its path and shape; the matrices it
+        is read as, how many there are of them, and whether it is their rows that are
+        orthonormal; and ‖xᵀBx − I‖_F of the worst.
+
+    Examples:
+        >>> import jax.numpy as jnp, cdopt_jax as cdx
+        >>> params = {"kernel": jnp.eye(4, 2), "bias": jnp.zeros(2)}
+        >>> print(cdx.describe(params, cdx.where("kernel")))
+        path    shape   read as  matrices  orthonormal  feasibility
+        bias    (2,)    free
+        kernel  (4, 2)  4 × 2    1         columns      0.0e+00
+    """
+    header = ("path", "shape", "read as", "matrices", "orthonormal", "feasibility")
+    leaves, paths = jax.tree.leaves(params), leaf_paths(params)
+    readings = select("describe", params, mask)
+    lines: list[tuple[str, ...]] = [header]
+    for path, leaf, r in zip(paths, leaves, readings, strict=True):
+        head = (path or "(the array)", str(jnp.shape(leaf)))
+        if r is None:
+            lines.append((*head, "free", "", "", ""))
+            continue
+        n, p = r.matrix
+        lines.append(
+            (
+                *head,
+                f"{n} × {p}" + (" in B" if r.B is not None else ""),
+                str(math.prod(r.stack)),
+                "rows" if r.wide else "columns",
+                _feasibility(leaf, r),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _feasibility(leaf, r):
+    if isinstance(leaf, jax.ShapeDtypeStruct | Tracer):
+        return "unknown"
+    worst = jnp.max(stiefel.feasibility(r.read(leaf), B=r.B))
+    return f"{worst:.1e}"

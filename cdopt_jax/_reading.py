@@ -1,0 +1,204 @@
+"""How one leaf is read as matrices with orthonormal columns.
+
+Everything here is decided from shapes and dtypes, at trace time, so that it works on
+abstract parameters and costs nothing in the compiled program.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ._algebra import widen
+from ._faults import metric_fault
+from ._paths import describe_leaf
+from .stiefel import Metric
+
+Axes = int | tuple[int, ...]
+
+
+def _tuple(axes):
+    return (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stiefel:
+    """How one leaf is read as matrices with orthonormal columns.
+
+    The ``rows`` axes are flattened to rows and the ``columns`` axes to columns, each in
+    the order given; every other axis is batch, with one matrix for each of its
+    indices. By default the last axis is the columns and the rest are the rows, which
+    is the paper's reshape and Flax's layout. Where that makes a wide matrix, its
+    transpose is constrained: the rows are orthonormal.
+
+    Attributes:
+        rows: The axes flattened to rows; None for all that are not columns.
+        columns: The axes flattened to columns. With ``()`` there is one column, so
+            ``Stiefel(rows=-1, columns=())`` makes unit vectors.
+        B: The metric of the generalized constraint xᵀBx = I: an ``(n, n)`` array or a
+            callable x ↦ Bx, where n is the larger side of the matrix.
+        blocks: Into how many equal blocks the columns are cut, each a matrix of its
+            own, as the gates or the queries, keys and values of a fused kernel are.
+
+    Examples:
+        Attention's query kernel ``(in, heads, head_dim)``, one matrix for each head;
+        `layers` has this and other readings under the names of the layers:
+
+        >>> import cdopt_jax as cdx
+        >>> per_head = cdx.Stiefel(rows=0, columns=2)
+        >>> mask = cdx.where("*/query/kernel", spec=per_head)
+    """
+
+    rows: Axes | None = None
+    columns: Axes = -1
+    B: Metric = None
+    blocks: int = 1
+
+    def __post_init__(self):
+        for label in ("rows", "columns"):
+            axes = getattr(self, label)
+            given = axes if isinstance(axes, tuple) else (axes,)
+            if not (label == "rows" and axes is None) and not all(
+                isinstance(a, int) and not isinstance(a, bool) for a in given
+            ):
+                raise ValueError(
+                    f"Stiefel: {label} must be an axis or a tuple of axes; it is "
+                    f"{axes!r}."
+                )
+        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool):
+            raise ValueError(
+                f"Stiefel: blocks must be a whole number; it is {self.blocks!r}."
+            )
+        if self.blocks < 1:
+            raise ValueError(f"Stiefel: blocks must be 1 or more; it is {self.blocks}.")
+        if self.B is None or callable(self.B):
+            return
+        if fault := metric_fault(self.B):
+            raise ValueError(f"Stiefel: {fault}.")
+
+    def __eq__(self, other):
+        if not isinstance(other, Stiefel):
+            return NotImplemented
+        return self._key == other._key
+
+    def __hash__(self):
+        return hash(self._key)
+
+    @property
+    def _key(self):
+        return self.rows, self.columns, id(self.B), self.blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A `Stiefel` settled for one leaf: from the leaf to its matrices and back."""
+
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    shape: tuple[int, ...]
+    B: Metric
+    blocks: int
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """The sizes of rows and columns, before a wide matrix is transposed."""
+        return self._size(self.rows), self._size(self.columns) // self.blocks
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """How many matrices there are, axis by axis."""
+        cut = (self.blocks,) if self.blocks > 1 else ()
+        return self._sizes(self.batch) + cut
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is the transpose that is constrained."""
+        n, p = self.matrix
+        return n < p
+
+    def read(self, leaf: Array) -> Array:
+        """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""
+        leaf = jnp.asarray(leaf)
+        x = leaf.astype(widen(leaf.dtype))
+        x = x.transpose(self._order)
+        if self.blocks == 1:
+            x = x.reshape(*self.stack, *self.matrix)
+        else:
+            n, p = self.matrix
+            x = x.reshape(*self._sizes(self.batch), n, self.blocks, p)
+            x = x.swapaxes(-3, -2)
+        return x.mT if self.wide else x
+
+    def write(self, x: Array, dtype: Any) -> Array:
+        """The inverse of `read`, in the given dtype."""
+        x = x.mT if self.wide else x
+        x = x if self.blocks == 1 else x.swapaxes(-3, -2)
+        x = x.reshape(self._sizes(self._order))
+        return x.transpose(tuple(np.argsort(self._order))).astype(dtype)
+
+    @property
+    def _order(self):
+        return self.batch + self.rows + self.columns
+
+    def _sizes(self, axes):
+        return tuple(self.shape[a] for a in axes)
+
+    def _size(self, axes):
+        return math.prod(self._sizes(axes))
+
+
+def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
+    """The spec applied to a leaf's shape, or an error that names the leaf."""
+
+    def fault(must, then):
+        return ValueError(f"{who}: {must}; {describe_leaf(path, leaf)}. {then}")
+
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is None or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise fault(
+            "a constrained leaf must be a real floating-point array",
+            "Leave it out of the mask, or cast it.",
+        )
+    if 0 in shape:
+        raise fault("a constrained leaf must not be empty", "Leave it out of the mask.")
+    if not shape or (len(shape) == 1 and spec.rows is None and spec.columns == -1):
+        raise fault(
+            "a constrained leaf must have at least two axes",
+            "Leave it out of the mask, or, for a vector of unit length, write "
+            "Stiefel(rows=0, columns=()).",
+        )
+    ndim = len(shape)
+    given = _tuple(spec.columns) + (() if spec.rows is None else _tuple(spec.rows))
+    if any(not -ndim <= a < ndim for a in given):
+        raise fault(
+            f"the axes of {spec} must exist in the leaf",
+            f"Its axes are 0 to {ndim - 1}.",
+        )
+    columns = tuple(a % ndim for a in _tuple(spec.columns))
+    rest = tuple(a for a in range(ndim) if a not in columns)
+    rows = rest if spec.rows is None else tuple(a % ndim for a in _tuple(spec.rows))
+    if len(set(rows + columns)) < len(rows + columns):
+        raise fault(
+            f"the axes of {spec} must differ from each other",
+            "An axis is rows, columns or batch.",
+        )
+    batch = tuple(a for a in rest if a not in rows)
+    width = math.prod(shape[a] for a in columns)
+    if width % spec.blocks:
+        raise fault(
+            f"the {width} columns of {spec} must divide into {spec.blocks} blocks",
+            "Give the number of gates, groups or heads of this layer as blocks.",
+        )
+    reading = Reading(batch, rows, columns, tuple(shape), spec.B, spec.blocks)
+    n = max(reading.matrix)
+    if spec.B is not None and not callable(spec.B) and jnp.shape(spec.B) != (n, n):
+        raise fault(
+            f"B must have shape {(n, n)}, the larger side of the matrix; it has "
+            f"{jnp.shape(spec.B)}",
+            "Give this leaf a Stiefel(…) with a B of its own.",
+        )
+    return reading

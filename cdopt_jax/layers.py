@@ -1,0 +1,114 @@
+"""How the kernels of common layers are read, so that no one has to count axes.
+
+Each function returns a `Stiefel` for the layouts of Flax. Axes are counted from the
+end, so that what `scan` or `vmap` over layers puts in front is a stack of matrices.
+Whether it is the columns or the rows that become orthonormal is a matter of shape
+alone: it is those along the shorter side.
+"""
+
+from ._reading import Stiefel
+from .stiefel import Metric
+
+__all__ = [
+    "attention",
+    "attention_out",
+    "conv",
+    "conv_transpose",
+    "dense",
+    "embedding",
+    "fused",
+    "recurrent",
+]
+
+
+def dense(B: Metric = None) -> Stiefel:
+    """A dense kernel ``(in, out)``.
+
+    Args:
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    return Stiefel(rows=-2, columns=-1, B=B)
+
+
+def embedding(B: Metric = None) -> Stiefel:
+    """An embedding table ``(entries, features)``: orthonormal features.
+
+    Args:
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    return Stiefel(rows=-2, columns=-1, B=B)
+
+
+def conv(spatial: int = 2, groups: int = 1, B: Metric = None) -> Stiefel:
+    """A convolution kernel ``(*window, in/groups, out)``, in the paper's reshape.
+
+    All axes but the last are the rows. That makes the kernel orthonormal as a matrix,
+    and not the convolution an orthogonal operator.
+
+    Args:
+        spatial: How many axes the window has: 2 for images.
+        groups: The ``feature_group_count`` of the layer, with a matrix for each group;
+            for a depthwise convolution the number of input features.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    rows = tuple(range(-spatial - 2, -1))
+    return Stiefel(rows=rows, columns=-1, B=B, blocks=groups)
+
+
+def conv_transpose(spatial: int = 2, B: Metric = None) -> Stiefel:
+    """A transposed convolution kernel ``(*window, in, out)``.
+
+    The window and the output are the rows: it is the adjoint of a convolution whose
+    input is this one's output. For ``transpose_kernel=True``, where the two last axes
+    change places, write `conv`.
+
+    Args:
+        spatial: How many axes the window has: 2 for images.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    rows = (*range(-spatial - 2, -2), -1)
+    return Stiefel(rows=rows, columns=-2, B=B)
+
+
+def attention(*, per_head: bool = True, B: Metric = None) -> Stiefel:
+    """The query, key or value kernel ``(in, heads, head_dim)`` of an attention layer.
+
+    Args:
+        per_head: Whether each head is a matrix ``(in, head_dim)`` of its own, or all
+            together are one of shape ``(in, heads * head_dim)``.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    return Stiefel(rows=-3, columns=-1 if per_head else (-2, -1), B=B)
+
+
+def attention_out(*, per_head: bool = True, B: Metric = None) -> Stiefel:
+    """The output kernel ``(heads, head_dim, out)`` of an attention layer.
+
+    Args:
+        per_head: Whether each head is a matrix ``(head_dim, out)`` of its own, or all
+            together are one of shape ``(heads * head_dim, out)``.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    return Stiefel(rows=-2 if per_head else (-3, -2), columns=-1, B=B)
+
+
+def recurrent(gates: int = 1, B: Metric = None) -> Stiefel:
+    """The kernel ``(in, gates * features)`` of a recurrent cell, gate by gate.
+
+    Args:
+        gates: How many gates it holds: 4 for NNX's ``OptimizedLSTMCell``, 3 for its
+            ``GRUCell``, and 1 for Linen's cells, which keep their gates apart.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    return fused(gates, B)
+
+
+def fused(blocks: int, B: Metric = None) -> Stiefel:
+    """A dense kernel ``(in, blocks * out)`` that holds several side by side.
+
+    Args:
+        blocks: How many: 3 for queries, keys and values, times the number of heads for
+            a matrix for each head.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    return Stiefel(rows=-2, columns=-1, B=B, blocks=blocks)
