@@ -1,6 +1,7 @@
 """Initial weights that are on the manifold already."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,12 +12,17 @@ from . import stiefel
 from ._reading import Stiefel, settle
 
 
-def initializer(spec: Stiefel | None = None) -> Callable[..., Array]:
+def initializer(
+    spec: Stiefel | None = None, shape: Sequence[int] | None = None
+) -> Callable[..., Array]:
     """An initializer whose arrays are orthonormal, for any reading of them.
 
     Args:
         spec: How the array is read as matrices, the same as in the mask; by default
             ``Stiefel()``.
+        shape: The shape in which the kernel is read, where the layer asks for another
+            of the same size: Flax's attention layers have kernels of shape
+            ``(in, heads, head_dim)`` and ask for ``(in, heads * head_dim)``.
 
     Returns:
         A function of a key, a shape and a dtype, as ``kernel_init`` and the like of
@@ -24,7 +30,7 @@ def initializer(spec: Stiefel | None = None) -> Callable[..., Array]:
 
     Raises:
         ValueError: At once, if ``spec`` is no `Stiefel`; from the initializer, on a
-            shape or dtype that cannot be read so.
+            shape or dtype that cannot be read so, or of another size than ``shape``.
 
     Examples:
         >>> import flax.linen as nn, jax, jax.numpy as jnp, cdopt_jax as cdx
@@ -40,12 +46,25 @@ def initializer(spec: Stiefel | None = None) -> Callable[..., Array]:
             f"{spec!r}."
         )
 
-    def init(key: Array, shape: Any, dtype: Any = None, **_: Any) -> Array:
+    def init(key: Array, asked: Any, dtype: Any = None, **_: Any) -> Array:
         dtype = jnp.result_type(float if dtype is None else dtype)
-        leaf = jax.ShapeDtypeStruct(tuple(shape), dtype)
-        reading = settle("initializer", "", leaf, spec)
+        read = tuple(asked if shape is None else shape)
+        if math.prod(read) != math.prod(asked):
+            raise ValueError(
+                f"initializer: the layer asks for an array of shape {tuple(asked)}, "
+                f"which has not the size of shape={read}; give the layer's own."
+            )
+        leaf = jax.ShapeDtypeStruct(read, dtype)
+        try:
+            reading = settle("initializer", "", leaf, spec)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} If the layer has its kernel in another shape than it asks "
+                "for, as attention has, give that: initializer(spec, "
+                "shape=(features, heads, head_dim))."
+            ) from None
         tall = sorted(reading.matrix, reverse=True)
         x = stiefel.random(key, (*reading.stack, *tall), dtype, B=reading.B)
-        return reading.write(x, dtype)
+        return reading.write(x, dtype).reshape(asked)
 
     return init

@@ -32,7 +32,9 @@ class _Where:
 
     def __call__(self, tree: Any) -> Any:
         leaves, paths = jax.tree.leaves(tree), leaf_paths(tree)
-        for pattern in [*(pattern for pattern, _ in self.readings), *self.exclude]:
+        # No leaves at all is no mistake: Optax asks so for the structure of a state.
+        patterns = [*(pattern for pattern, _ in self.readings), *self.exclude]
+        for pattern in patterns if leaves else []:
             if not any(map(lambda q, x, p=pattern: _matches(p, q, x), paths, leaves)):
                 raise ValueError(
                     f"where: the pattern {pattern!r} matches no leaf; the leaves are: "

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import cdopt_jax
 
@@ -25,8 +26,22 @@ CUBE = jnp.ones((4, 3, 2))
 PARAMS = {"net": {"w": W, "b": V}}
 MASK = {"net": {"w": True, "b": False}}
 NAN, INF = float("nan"), float("inf")
+STACKED = {"stack": {"kernel": CUBE, "bias": jnp.ones((3, 4))}}
 S = cdx.Stiefel
 key = jax.random.key(0)
+
+
+def nnx_params(layers: int) -> Any:
+    """The parameters of a model with that many layers."""
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(*(nnx.Linear(3, 3, rngs=rngs) for _ in range(layers)))
+    return nnx.state(model, nnx.Param)
+
+
+def nnx_mask(layers: int) -> Any:
+    """A mask of such a model, leaf by leaf."""
+    return jax.tree.map(lambda leaf: leaf.ndim == 2, nnx_params(layers))
+
 
 TRANSFORMATIONS = {
     "dissolve_gradients": lambda mask: cdx.dissolve_gradients(1.0, mask),
@@ -371,6 +386,75 @@ ROWS: dict[str, Row] = {
     "objective-beta-schedule": (
         lambda: cdx.objective(jnp.sum, lambda _: 1.0),
         ["objective: beta", "number", "schedule"],
+    ),
+    "constrain-beta-word": (
+        lambda: cdx.constrain(optax.sgd(0.1), beta="automatic"),
+        ["constrain: beta", '"auto"', "'automatic'"],
+    ),
+    "where-catches-a-stacked-bias": (
+        lambda: cdx.dissolve(STACKED, cdx.where("stack/*")),
+        ["where:", "'stack/*'", "'stack/bias'", "shape (3, 4)", 'exclude="*bias"'],
+    ),
+    "where-catches-a-scale": (
+        lambda: cdx.dissolve({"w": W, "norm": {"scale": V}}, cdx.where("*")),
+        ["where:", "'norm/scale'", "shape (3,)", 'exclude="*scale"'],
+    ),
+    "where-exclude-number": (
+        lambda: cdx.where("*", exclude=3),
+        ["where: exclude", 'exclude="*/bias"', "3"],
+    ),
+    "where-exclude-matches-nothing": (
+        lambda: cdx.dissolve(PARAMS, cdx.where("net/w", exclude="head/*")),
+        ["where:", "'head/*' matches no leaf", "'net/w'"],
+    ),
+    "where-mapping-to-True": (
+        lambda: cdx.where({"*/w": True}),
+        ["where: spec", "Stiefel", "True"],
+    ),
+    "layers-conv-on-a-dense-kernel": (
+        lambda: cdx.project(PARAMS, cdx.where("net/w", spec=cdx.layers.conv())),
+        ["project: the axes", "'net/w'", "shape (4, 2)", "0 to 1"],
+    ),
+    "layers-gates-that-do-not-divide": (
+        lambda: cdx.project(PARAMS, cdx.where("net/w", spec=cdx.layers.recurrent(4))),
+        ["project:", "2 columns", "4 blocks", "'net/w'", "shape (4, 2)"],
+    ),
+    **{
+        f"Stiefel-blocks-{blocks}": (
+            lambda blocks=blocks: S(blocks=blocks),
+            ["Stiefel: blocks", repr(blocks)],
+        )
+        for blocks in (0, -1, 1.5, "2", True)
+    },
+    "nnx-mask-of-another-model": (
+        lambda: cdx.constrain(optax.sgd(0.1), nnx_mask(2)).init(nnx_params(1)),
+        ["constrain: mask", "structure", "'layers/1/kernel'", "'layers/0/kernel'"],
+    ),
+    "linen-variables-whole": (
+        lambda: cdx.feasibility({"params": PARAMS, "batch_stats": {"mean": V}}),
+        ["feasibility:", "'params', 'batch_stats'", 'variables["params"]'],
+    ),
+    "initializer-True": (
+        lambda: cdx.initializer(spec=True),
+        ["initializer: spec", "cdx.layers", "True"],
+    ),
+    "initializer-flat-attention": (
+        lambda: cdx.initializer(cdx.layers.attention())(key, (6, 12)),
+        ["initializer:", "(6, 12)", "shape=(features, heads, head_dim)"],
+    ),
+    "initializer-other-size": (
+        lambda: cdx.initializer(shape=(4, 3))(key, (6, 12)),
+        ["initializer:", "(6, 12)", "(4, 3)", "size"],
+    ),
+    "report-of-another-state": (
+        lambda: cdx.report(optax.adam(0.1).init(W), W),
+        ["report:", "constrain", "update"],
+    ),
+    "report-with-another-mask": (
+        lambda: cdx.report(
+            cdx.constrain(optax.sgd(0.1), MASK).init(PARAMS), {"a": W, "b": W}
+        ),
+        ["report:", "reports on 1", "selects 2", "mask"],
     ),
     "Stiefel-rows-float": (lambda: S(rows=1.5), ["Stiefel: rows", "axis", "1.5"]),
     "Stiefel-columns-None": (lambda: S(columns=None), ["Stiefel: columns", "axis"]),
