@@ -60,7 +60,9 @@ def constrain(
             β, a number, a schedule or ``"auto"``, in front of the optimiser, and the
             step as it was proposed wherever it stays inside the radius.
         regularizer: A convex term of the objective to treat by its proximal map, for
-            exact zeros; see `prox`. It acts on all leaves.
+            exact zeros; see `prox`. It acts on all leaves. An optimiser that scales its
+            gradients, as Adam does, does not scale this term with them: give it a
+            weight against entries of size one.
         learning_rate: The step size of that proximal map, a number or a schedule: the
             optimiser's own, which cannot be read from it.
         radius: The bound of ‖xᵀBx − I‖₂ that no step may pass.

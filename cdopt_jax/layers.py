@@ -84,6 +84,9 @@ def attention(*, per_head: bool = True, B: Metric = None) -> Stiefel:
 def attention_out(*, per_head: bool = True, B: Metric = None) -> Stiefel:
     """The output kernel ``(heads, head_dim, out)`` of an attention layer.
 
+    An `initializer` for it must be told that shape: Flax asks for
+    ``(heads * head_dim, out)``, which would be read as one matrix.
+
     Args:
         per_head: Whether each head is a matrix ``(head_dim, out)`` of its own, or all
             together are one of shape ``(heads * head_dim, out)``.

@@ -2,13 +2,22 @@
 
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+COLAB = "colab.research.google.com/github/cdopt-jax/cdopt_jax/blob/main/notebooks"
 
 
-def test_there_is_a_notebook():
-    assert NOTEBOOKS
+def test_the_notebooks_are_there():
+    assert {path.stem for path in NOTEBOOKS} == {
+        "many_devices",
+        "orthogonal_cnn",
+        "quickstart",
+        "sparse_pca",
+        "transformer_heads",
+    }
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -18,11 +27,26 @@ def test_a_notebook_is_small_and_keeps_its_outputs(path):
     assert "image/png" in text
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # those of the kernel's own packages
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path):
-    nbformat = pytest.importorskip("nbformat")
-    client = pytest.importorskip("nbclient")
+def test_a_notebook_opens_in_colab_installs_and_says_where_it_runs(path):
+    cells = nbformat.read(path, as_version=4).cells
+    assert f"{COLAB}/{path.name}" in cells[0].source
+    assert "%pip install" in cells[1].source
+    assert "platform" in cells[2].source
+
+
+def quick(path):
+    return path.stem == "quickstart"
+
+
+@pytest.mark.filterwarnings("default")  # those of the kernel's own packages
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if quick(path) else pytest.mark.slow)
+        for path in NOTEBOOKS
+    ],
+)
+def test_a_notebook_runs_in_two_minutes(path):
     notebook = nbformat.read(path, as_version=4)
-    client.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
