@@ -31,7 +31,7 @@ Rows = list[dict[str, Any]]
 
 
 class Plan(NamedTuple):
-    """How much is done with a shape: fewer steps where one takes long."""
+    """How much is done with a shape: less where a step takes long."""
 
     steps: int
     rates: tuple[float, ...] = RATES
@@ -43,7 +43,7 @@ SHAPES = {
     (64, 16): Plan(40),
     (100, 16, 8): Plan(15),
     (4096, 64): Plan(3),
-    (512, 512): Plan(2),
+    (512, 512): Plan(2, RATES[::3], NOISES[::2]),
 }
 SMALL = ((8, 8), (64, 16), (100, 16, 8))
 ALONE = ("lbfgs", "ranger")

@@ -155,7 +155,17 @@ class Partitioned(nn.Module):
         return nn.Dense(4, kernel_init=init, name="stack")(x)
 
 
-@pytest.mark.parametrize("module", [Scanned(), Ensemble(), Partitioned()], ids=repr)
+scannable = pytest.mark.skipif(
+    not hasattr(jax.sharding.NamedSharding, "update"),
+    reason="the scan of Flax 0.11 needs a later JAX than Flax asks for",
+)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(Scanned(), marks=scannable), Ensemble(), Partitioned()],
+    ids=repr,
+)
 def test_stacked_and_boxed_kernels_of_linen_are_trained(module):
     params = module.init(KEY, X)["params"]
     mask = cdx.where("*kernel", spec=cdx.layers.dense())
