@@ -23,14 +23,14 @@ from benchmarks.problems import PROBLEMS, Problem
 
 CHOSEN = ("pca", "procrustes", "quadratic assignment")
 STEPS = 10_000
-SEARCHES = 500
+SEARCHES = 3000
 """The steps of L-BFGS, each of which is a search of its own."""
 
 DECAY = 1e-6
 RATES = (0.1, 1.0, 10.0)
 """Of the optimisers whose steps have about the length of the learning rate."""
 
-LONGER = dict.fromkeys(("sgd", "momentum", "nesterov", "sm3"), (1.0, 10.0, 100.0))
+LONGER = dict.fromkeys(("sgd", "momentum", "nesterov", "sm3"), (3.0, 30.0, 300.0))
 """Of those whose steps have about the length of the gradient."""
 
 UNCENTRED = "ranger, not centred"
@@ -110,7 +110,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--only", nargs="*", default=list(EVERY), choices=list(EVERY))
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    records = []
+    file = options.out / "stationary.json"
+    kept = json.loads(file.read_text()) if file.exists() else []
+    records = [r for r in kept if r["optimiser"] not in options.only]
     for name in tqdm(options.only, unit="optimiser"):
         rates = LONGER.get(name, RATES)
         for problem in CHOSEN:
@@ -118,8 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
             shares = run(PROBLEMS[problem](0), name, rates, steps)
             head = {"optimiser": name, "problem": problem}
             records.append({**head, "rates": rates, "shares": shares})
-        text = json.dumps(records, indent=1) + "\n"
-        (options.out / "stationary.json").write_text(text)
+        file.write_text(json.dumps(records, indent=1) + "\n")
         (options.out / "stationary.md").write_text(table(records))
     print(table(records))
 

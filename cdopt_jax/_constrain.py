@@ -28,11 +28,6 @@ class ConstrainState(NamedTuple):
     optimizer: Any
     guard: Any
 
-    @property
-    def capped(self) -> Any:
-        """How many steps of each leaf were shortened."""
-        return self.guard.capped
-
 
 def constrain(
     optimizer: optax.GradientTransformation,
@@ -157,7 +152,7 @@ def constrain(
     def update(updates, state, params=None, **extra_args):
         if params is not None:
             paths = constrained_paths(who, both, params)
-            check_state(who, state, ConstrainState, "capped", paths)
+            check_state(who, state, ConstrainState, lambda s: s.guard.t, paths)
         updates, betas = in_front(updates, state, params)
         if "grad" in extra_args:
             extra_args["grad"], _ = in_front(extra_args["grad"], state, params)

@@ -31,16 +31,16 @@ class _Where:
     exclude: tuple[Pattern, ...]
 
     def __call__(self, tree: Any) -> Any:
-        leaves, paths = jax.tree.leaves(tree), leaf_paths(tree)
+        rows = list(zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True))
         # No leaves at all is no mistake: Optax asks so for the structure of a state.
         patterns = [*(pattern for pattern, _ in self.readings), *self.exclude]
-        for pattern in patterns if leaves else []:
-            if not any(map(lambda q, x, p=pattern: _matches(p, q, x), paths, leaves)):
+        for pattern in patterns if rows else []:
+            if not any(_matches(pattern, *row) for row in rows):
                 raise ValueError(
                     f"where: the pattern {pattern!r} matches no leaf; the leaves are: "
-                    f"{listing(paths)}."
+                    f"{listing([path for path, _ in rows])}."
                 )
-        entries = list(map(self._entry, paths, leaves))
+        entries = [self._entry(*row) for row in rows]
         return jax.tree.structure(tree).unflatten(entries)
 
     def _entry(self, path, leaf):

@@ -15,26 +15,11 @@ from flax.training.train_state import TrainState
 
 import cdopt_jax as cdx
 from tests.oracles import gram_residual, normal, transpose
+from tests.resumable import Linen, Nnx
 
 KEY = jax.random.key(0)
 X, Y = normal((16, 6), 0, jnp.float32), normal((16, 3), 1, jnp.float32)
 STEPS = 20
-
-
-class Linen(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        x = nn.tanh(nn.Dense(5, name="hidden")(x))
-        return nn.Dense(3, name="out")(x)
-
-
-class Nnx(nnx.Module):
-    def __init__(self, rngs):
-        self.hidden = nnx.Linear(6, 5, rngs=rngs)
-        self.out = nnx.Linear(5, 3, rngs=rngs)
-
-    def __call__(self, x):
-        return self.out(nnx.tanh(self.hidden(x)))
 
 
 MASK = cdx.where("hidden/kernel")

@@ -295,3 +295,29 @@ def test_a_tree_of_bools_may_be_a_callable_module():
     params = equinox_arrays()
     mask = jax.tree.map(lambda leaf: leaf.ndim > 1, params)
     assert chosen(params, mask) == {"layers/0/weight", "layers/1/weight"}
+
+
+def test_where_takes_several_readings_exclusions_and_predicates():
+    words = jnp.zeros((1, 5, 6))
+    layer = nn.MultiHeadDotProductAttention(2)
+    params = layer.init(jax.random.key(0), words, words)["params"]
+    per_head, out = cdx.layers.attention(), cdx.layers.attention_out()
+    mask = cdx.where({"*/kernel": per_head}, exclude="out/*")(params)
+    assert mask["query"]["kernel"] == per_head
+    assert mask["out"]["kernel"] is False
+    assert mask["query"]["bias"] is False
+    first = cdx.where({"out/kernel": out, "*/kernel": per_head})(params)
+    assert first["out"]["kernel"] == out
+    assert first["value"]["kernel"] == per_head
+
+    def tall(path, leaf):
+        return path.endswith("kernel") and leaf.shape[0] == 6
+
+    chosen = cdx.where(tall, spec=per_head, exclude=lambda path, _: "value" in path)
+    assert cdx.feasibility(params, chosen).keys() == {"query/kernel", "key/kernel"}
+
+
+def test_a_mask_serves_as_a_static_argument():
+    a, b = (cdx.where("*/kernel", exclude="out/*") for _ in range(2))
+    assert a == b
+    assert hash(a) == hash(b)

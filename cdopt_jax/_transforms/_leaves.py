@@ -41,16 +41,30 @@ def stack(values: list[Any], dtype: Any) -> Array:
     return jnp.stack([jnp.asarray(value, dtype) for value in values])
 
 
-def check_state(who: str, state: Any, kind: type, field: str, paths: list[str]) -> None:
-    """Raise unless a state is of this kind, with an entry for each constrained leaf."""
+def check_state(
+    who: str,
+    state: Any,
+    kind: type,
+    per_leaf: Callable[[Any], Array],
+    paths: list[str],
+) -> None:
+    """Raise unless a state is of this kind, with an entry for each constrained leaf.
+
+    Args:
+        who: The public function that asks, for its errors.
+        state: What was given as the state.
+        kind: The type that init made.
+        per_leaf: From such a state to a vector of it that has those entries.
+        paths: The constrained leaves.
+    """
     if not isinstance(state, kind):
         raise ValueError(
             f"{who}: the state must be the {kind.__name__} that init made; it is a "
             f"{type(state).__name__}. Where it was restored from a checkpoint, restore "
             "it with init(params) as the target, which has the right structure."
         )
-    found = getattr(state, field).shape
-    if found != (len(paths),):
+    found = per_leaf(state).size
+    if found != len(paths):
         raise ValueError(
             f"{who}: the state must be that of these parameters, with an entry for "
             f"each constrained leaf ({listing(paths)}); it has {found} of them. Make "

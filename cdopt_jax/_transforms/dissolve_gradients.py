@@ -96,7 +96,7 @@ def dissolve_gradients(
         del extra_args
         if params is not None:
             paths = constrained_paths(who, mask, params)
-            check_state(who, state, DissolveState, "beta", paths)
+            check_state(who, state, DissolveState, lambda s: s.beta, paths)
         updates, betas = dissolved(who, beta, mask, updates, params, state)
         return updates, DissolveState(optax.safe_increment(state.step), betas)
 

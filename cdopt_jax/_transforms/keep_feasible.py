@@ -115,7 +115,8 @@ def guarded(
     def update(updates, state, params=None, **extra_args):
         searched = kind == "dissolved" and "value_fn" in extra_args
         treedef, rows = pair(who, mask, updates, params)
-        check_state(who, state, GuardState, "t", constrained_paths(who, mask, params))
+        paths = constrained_paths(who, mask, params)
+        check_state(who, state, GuardState, lambda s: s.t, paths)
         # The proximal map may use the half of the radius that the step leaves it.
         share = radius if regularizer is None else radius / 2
         guards = []
