@@ -12,6 +12,7 @@ from . import layers as layers, prox as prox, stiefel as stiefel, theory as theo
 from ._constrain import constrain as constrain
 from ._describe import describe as describe
 from ._initializer import initializer as initializer
+from ._master import master_copies as master_copies
 from ._reading import Stiefel as Stiefel
 from ._report import report as report
 from ._selection import where as where

@@ -3,10 +3,13 @@
 Notation of `stiefel`: M = xᵀBx, E = M − I, Φ(s) = (s + sᵀ)/2.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+
+from ._layout import contracted, like, on_one_device, unsplit
 
 
 def widen(dtype: Any) -> Any:
@@ -15,14 +18,67 @@ def widen(dtype: Any) -> Any:
     return jnp.float32 if half else dtype
 
 
-def mm(a: Array, b: Array) -> Array:
+def mm(a: Array, b: Array, out_sharding: Any = None) -> Array:
     """The product at the highest precision, without which feasibility is lost."""
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+    highest = lax.Precision.HIGHEST
+    if out_sharding is not None:
+        return jnp.matmul(a, b, precision=highest, out_sharding=out_sharding)
+    return jnp.matmul(a, b, precision=highest)
 
 
-def inner(a: Array, b: Array) -> Array:
-    """The product aᵀb."""
-    return mm(a.mT, b)
+class Form(NamedTuple):
+    """The bilinear form aᵀBb, in which the sum over the rows may run over devices.
+
+    Attributes:
+        B: The metric: None for the identity, an ``(n, n)`` array or a callable.
+        axis_name: The mapped axes that split the rows, inside ``shard_map``.
+    """
+
+    B: Any = None
+    axis_name: Any = None
+
+    def apply(self, x: Array) -> Any:
+        """The product Bx."""
+        if self.B is None:
+            return x
+        return self.B(x) if callable(self.B) else mm(self.B, x, like(x))
+
+    def inner(self, a: Array, b: Array) -> Array:
+        """The product aᵀb, where B has been applied to one of the two."""
+        sharding = contracted(a)
+        if sharding is None:
+            return self._total(mm(a.mT, b))
+        # `jnp.matmul` drops axes of size one, and with them the order of a sharding.
+        batch = tuple(range(a.ndim - 2))
+        row = (a.ndim - 2,)
+        return lax.dot_general(
+            a,
+            b,
+            ((row, row), (batch, batch)),
+            precision=lax.Precision.HIGHEST,
+            out_sharding=sharding,
+        )
+
+    def length(self, u: Array, bu: Array) -> Array:
+        """The trace of uᵀBu for each matrix."""
+        return self._total(jnp.sum(u * bu, axis=(-2, -1)))
+
+    def residual(self, x: Array, y: Array) -> Array:
+        """E = xᵀy − I, where y = Bx."""
+        m = self.inner(x, y)
+        return m - eye(m)
+
+    def largest(self, x: Array) -> Array:
+        """The largest entry of each matrix, in absolute value."""
+        top = jnp.max(jnp.abs(x), axis=(-2, -1))
+        return top if self.axis_name is None else lax.pmax(top, self.axis_name)
+
+    def spread(self, x: Array) -> bool:
+        """Whether the rows of x are, or may be, split over devices."""
+        return self.axis_name is not None or not (on_one_device(x) or unsplit(x))
+
+    def _total(self, part):
+        return part if self.axis_name is None else lax.psum(part, self.axis_name)
 
 
 def phi(s: Array) -> Array:
@@ -45,17 +101,18 @@ def each(scalars: Array) -> Array:
     return scalars[..., None, None]
 
 
-def apply_metric(B: Any, x: Array) -> Any:
-    """The product Bx."""
-    if B is None:
-        return x
-    return B(x) if callable(B) else mm(B, x)
+def pull_back(
+    x: Array, g: Array, form: Form, beta: Any, share: Callable[[Array], Any]
+) -> Array:
+    """c·(gP + BxQ) + βBxE, with Q = −T + (3/2)Φ(TE), T = Φ(xᵀg), and c = share(E).
 
-
-def residual(x: Array, y: Array) -> Array:
-    """E = xᵀy − I, where y = Bx."""
-    m = inner(x, y)
-    return m - eye(m)
+    With c = 1 that is the gradient of h. Both sums over rows are taken at once.
+    """
+    y = form.apply(x)
+    e, t = form.residual(x, y), phi(form.inner(x, g))
+    c = share(e)
+    p = factor(e, mm(e, e))
+    return mm(g, c * p) + mm(y, c * turn(t, e) + beta * e)
 
 
 def factor(e: Array, e2: Array) -> Array:

@@ -12,7 +12,7 @@ hand before the products are made, and does not vanish at a solution.
 import jax.numpy as jnp
 from jax import Array
 
-from ._algebra import norm
+from ._algebra import Form, norm
 
 SHARE = 2.0
 """The constant c above."""
@@ -24,15 +24,15 @@ EDGE = 0.5
 """The ‖E‖_F at which the gradient of f is switched off, and only the penalty acts."""
 
 
-def weight(g: Array) -> Array:
-    """The weight that one gradient asks for: c‖g‖_F/√p, of a leaf's worst matrix."""
-    size = jnp.max(norm(g)) / g.shape[-1] ** 0.5
+def weight(g: Array, form: Form) -> Array:
+    """The weight that the gradient of each matrix asks for: c‖g‖_F/√p."""
+    size = jnp.sqrt(form.length(g, g) / g.shape[-1])
     return SHARE * jnp.where(jnp.isfinite(size), size, 0)
 
 
-def follow(previous: Array, g: Array) -> Array:
+def follow(previous: Array, new: Array) -> Array:
     """The weight after one more gradient: the largest so far, slowly forgotten."""
-    return jnp.maximum(FADE * previous, weight(g).astype(previous.dtype))
+    return jnp.maximum(FADE * previous, new.astype(previous.dtype))
 
 
 def damping(e: Array) -> Array:

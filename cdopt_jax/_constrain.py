@@ -3,12 +3,13 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from ._guard import tangential
 from ._hyperparameters import check_beta, check_positive
 from ._selection import Mask, resolve
-from ._transforms._leaves import check_state, constrained_paths, on_constrained
+from ._transforms._leaves import check_state, constrained_paths, survey
 from ._transforms.dissolve_gradients import DissolveState, dissolved, no_betas
 from ._transforms.keep_feasible import guarded
 from ._trees import dissolve, penalty
@@ -119,17 +120,18 @@ def constrain(
     both = for_both(who, mask)
     guard = guarded(who, both, radius, regularizer, learning_rate, kind=kind)
 
-    def in_front(grads, state, params):
+    def in_front(grads, state, leaves, bounds):
         """What the optimiser is given for the gradients, and the weights, if any."""
-        params = _fast(params)
+        grads = leaves.beside(who, grads)
         if beta is not None:
             before = DissolveState(state.guard.step, state.beta)
-            return dissolved(who, beta, mask, grads, params, before)
+            return dissolved(beta, leaves, grads, before)
 
-        def one(x, g, B):
-            return tangential(x, g, radius, B)
+        def one(group, _, g):
+            bound = None if bounds is None else bounds[jnp.asarray(group.members)]
+            return (tangential(group.x, g, radius, group.form, bound),)
 
-        return on_constrained(who, mask, grads, params, one), None
+        return leaves.update(one, grads)[0], None
 
     def along(value_fn, state, params, betas):
         """The function where the step will lead, for a line search to see."""
@@ -150,13 +152,18 @@ def constrain(
         return ConstrainState(betas, inner.init(params), guard.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        if params is not None:
-            paths = constrained_paths(who, both, params)
-            check_state(who, state, ConstrainState, lambda s: s.guard.t, paths)
-        updates, betas = in_front(updates, state, params)
+        # Read once, for the gradients and for the step.
+        leaves = survey(who, both, params)
+        paths = constrained_paths(who, both, params)
+        check_state(who, state, ConstrainState, lambda s: s.guard.t, paths)
+        front = leaves, state.guard.bound
+        if isinstance(params, optax.LookaheadParams):
+            front = survey(who, mask, params.fast), None
+        updates, betas = in_front(updates, state, *front)
         if "grad" in extra_args:
-            extra_args["grad"], _ = in_front(extra_args["grad"], state, params)
-        if "value_fn" in extra_args:
+            extra_args["grad"], _ = in_front(extra_args["grad"], state, *front)
+        searched = "value_fn" in extra_args
+        if searched:
             seen = along(extra_args["value_fn"], state.guard, params, betas)
             extra_args["value_fn"] = seen
             if beta is not None and "value" in extra_args:
@@ -164,7 +171,8 @@ def constrain(
         updates, inner_state = inner.update(
             updates, state.optimizer, params, **extra_args
         )
-        updates, guard_state = guard.update(updates, state.guard, params, **extra_args)
+        given = leaves.beside(who, updates)
+        updates, guard_state = guard.take(leaves, given, state.guard, searched=searched)
         return updates, ConstrainState(betas, inner_state, guard_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,14 +1,31 @@
 """Why a value cannot be used, in words, where the value is known and not traced."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from ._layout import Layout
 
-def metric_fault(B: ArrayLike, n: int | None = None) -> str | None:
-    """What keeps the array ``B`` from being a metric on n rows, or None."""
+
+def metric_fault(
+    B: ArrayLike,
+    n: int | None = None,
+    layout: Layout | None = None,
+    axis_name: Any = None,
+) -> str | None:
+    """What keeps the array ``B`` from being a metric on n rows, or None.
+
+    Args:
+        B: The array.
+        n: How many rows there are, if that is known.
+        layout: The layout of what it is to be applied to.
+        axis_name: The mapped axes that split the rows, inside ``shard_map``.
+    """
     if not hasattr(B, "shape"):
         return f"B must be an array or a callable; it is {B!r}"
     shape, dtype = jnp.shape(B), jnp.result_type(B)
@@ -17,13 +34,38 @@ def metric_fault(B: ArrayLike, n: int | None = None) -> str | None:
         return f"B must have shape ({rows}, {rows}), or be a callable; it has {shape}"
     if not jnp.issubdtype(dtype, jnp.floating):
         return f"B must be real floating point; it has dtype {dtype}"
-    if not isinstance(B, Tracer):
+    if axis_name is not None:
+        return (
+            "B must be a callable inside shard_map where rows are split, as "
+            f"they are over {axis_name!r}: one that gathers what it needs of other rows"
+        )
+    if layout is not None and (fault := _misfit(B, layout)):
+        return fault
+    if not isinstance(B, Tracer) and getattr(B, "is_fully_addressable", True):
         b = np.asarray(B, np.float64)
         if not np.isfinite(b).all():
             return "B must be finite"
         slack = 8 * float(jnp.finfo(dtype).eps) * np.abs(b).max(initial=0)
         if np.abs(b - b.T).max(initial=0) > slack:
             return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
+    return None
+
+
+def _misfit(B, layout):
+    """What keeps a metric from meeting rows that are split like this."""
+    if layout.pad:
+        return (
+            f"B needs a number of rows that {layout.away[layout.host]} divides; split "
+            "the leaf along another axis, or along none"
+        )
+    spec = getattr(getattr(jax.typeof(B), "sharding", None), "spec", ())
+    names = [n for n in spec if n]
+    rows = layout.away[layout.host]
+    if any((n if isinstance(n, tuple) else (n,)) != rows for n in names):
+        return (
+            f"B is laid out as {spec}, and the rows it acts on are split by "
+            f"{rows}; leave B unsplit, or split one of its axes by the same"
+        )
     return None
 
 

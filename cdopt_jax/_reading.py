@@ -8,13 +8,16 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ._algebra import widen
+from ._algebra import Form, widen
 from ._faults import metric_fault
-from ._paths import describe_leaf
+from ._layout import Layout, hidden, mapped_axes, plan, unknown_axes, whole_shape
+from ._paths import describe_leaf, listing
 from .stiefel import Metric
 
 Axes = int | tuple[int, ...]
@@ -42,6 +45,9 @@ class Stiefel:
             callable x ↦ Bx, where n is the larger side of the matrix.
         blocks: Into how many equal blocks the columns are cut, each a matrix of its
             own, as the gates or the queries, keys and values of a fused kernel are.
+        sharding: The leaf's layout on a mesh, where its type does not show it: inside
+            ``shard_map``, and on Auto axes if anything but its first row axis and its
+            batch is split. On Explicit axes it is read from the leaf.
 
     Examples:
         Attention's query kernel ``(in, heads, head_dim)``, one matrix for each head;
@@ -56,6 +62,7 @@ class Stiefel:
     columns: Axes = -1
     B: Metric = None
     blocks: int = 1
+    sharding: PartitionSpec | None = None
 
     def __post_init__(self):
         for label in ("rows", "columns"):
@@ -74,6 +81,13 @@ class Stiefel:
             )
         if self.blocks < 1:
             raise ValueError(f"Stiefel: blocks must be 1 or more; it is {self.blocks}.")
+        if isinstance(self.sharding, NamedSharding):
+            object.__setattr__(self, "sharding", self.sharding.spec)
+        if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
+            raise ValueError(
+                "Stiefel: sharding must be a jax.sharding.PartitionSpec, with an entry "
+                f"for each axis of the leaf; it is {self.sharding!r}."
+            )
         if self.B is None or callable(self.B):
             return
         if fault := metric_fault(self.B):
@@ -89,12 +103,25 @@ class Stiefel:
 
     @property
     def _key(self):
-        return self.rows, self.columns, id(self.B), self.blocks
+        return self.rows, self.columns, id(self.B), self.blocks, self.sharding
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A `Stiefel` settled for one leaf: from the leaf to its matrices and back."""
+    """A `Stiefel` settled for one leaf: from the leaf to its matrices and back.
+
+    Attributes:
+        batch: The axes of the batch.
+        rows: The axes of the rows.
+        columns: The axes of the columns.
+        shape: The shape of the leaf.
+        B: The metric.
+        blocks: Into how many blocks the columns are cut.
+        laid: The shape computed with: padded, or a device's own part.
+        layout: Where the leaf lies on a mesh, if that is known and matters.
+        across: The mapped axes that split the batch, inside ``shard_map``.
+        secret: A layout that a traced program would have to know and will not.
+    """
 
     batch: tuple[int, ...]
     rows: tuple[int, ...]
@@ -102,6 +129,10 @@ class Reading:
     shape: tuple[int, ...]
     B: Metric
     blocks: int
+    laid: tuple[int, ...] = ()
+    layout: Layout | None = None
+    across: tuple[str, ...] = ()
+    secret: PartitionSpec | None = None
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -120,25 +151,38 @@ class Reading:
         n, p = self.matrix
         return n < p
 
+    @property
+    def form(self) -> Form:
+        """The form in which the columns of the matrices are orthonormal."""
+        over = self.layout.over if self.layout else ()
+        return Form(self.B, over or None)
+
+    @property
+    def stacked_form(self) -> Form:
+        """The same for matrices with one more axis in front."""
+        B, over = self.form
+        return Form(jax.vmap(B) if callable(B) else B, over)
+
     def read(self, leaf: Array) -> Array:
         """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""
-        leaf = jnp.asarray(leaf)
-        x = leaf.astype(widen(leaf.dtype))
+        x = jnp.asarray(leaf)
+        x = x if self.layout is None else self.layout.enter(x)
+        x = x.astype(widen(x.dtype))
         x = x.transpose(self._order)
-        if self.blocks == 1:
-            x = x.reshape(*self.stack, *self.matrix)
-        else:
-            n, p = self.matrix
-            x = x.reshape(*self._sizes(self.batch), n, self.blocks, p)
-            x = x.swapaxes(-3, -2)
+        cut = () if self.blocks == 1 else (self.blocks,)
+        width = math.prod(self.laid[a] for a in self.columns) // self.blocks
+        x = x.reshape(*(self.laid[a] for a in self.batch), -1, *cut, width)
+        x = x.swapaxes(-3, -2) if cut else x
         return x.mT if self.wide else x
 
     def write(self, x: Array, dtype: Any) -> Array:
         """The inverse of `read`, in the given dtype."""
         x = x.mT if self.wide else x
         x = x if self.blocks == 1 else x.swapaxes(-3, -2)
-        x = x.reshape(self._sizes(self._order))
-        return x.transpose(tuple(np.argsort(self._order))).astype(dtype)
+        x = x.reshape([self.laid[a] for a in self._order])
+        x = x.transpose(tuple(np.argsort(self._order)))
+        x = x if self.layout is None else self.layout.leave(x)
+        return x.astype(dtype)
 
     @property
     def _order(self):
@@ -158,6 +202,19 @@ def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
         return ValueError(f"{who}: {must}; {describe_leaf(path, leaf)}. {then}")
 
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if spec.sharding is not None and shape is not None:
+        if len(spec.sharding) > len(shape):
+            raise fault(
+                f"the sharding {spec.sharding} must have an entry for each axis",
+                f"There are {len(shape)}.",
+            )
+        if unknown := unknown_axes(leaf, spec.sharding):
+            raise fault(
+                f"the sharding {spec.sharding} must name axes of the leaf's mesh, and "
+                f"{listing(sorted(unknown))} is not one",
+                "Give the PartitionSpec the leaf was placed with.",
+            )
+        shape = whole_shape(leaf, spec.sharding)
     if shape is None or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         raise fault(
             "a constrained leaf must be a real floating-point array",
@@ -193,7 +250,8 @@ def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
             f"the {width} columns of {spec} must divide into {spec.blocks} blocks",
             "Give the number of gates, groups or heads of this layer as blocks.",
         )
-    reading = Reading(batch, rows, columns, tuple(shape), spec.B, spec.blocks)
+    here = tuple(leaf.shape)
+    reading = Reading(batch, rows, columns, tuple(shape), spec.B, spec.blocks, here)
     n = max(reading.matrix)
     if spec.B is not None and not callable(spec.B) and jnp.shape(spec.B) != (n, n):
         raise fault(
@@ -201,4 +259,28 @@ def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
             f"{jnp.shape(spec.B)}",
             "Give this leaf a Stiefel(…) with a B of its own.",
         )
-    return reading
+    tall, other = (columns, rows) if reading.wide else (rows, columns)
+    across = mapped_axes(leaf, spec.sharding, batch)
+    reading = dataclasses.replace(reading, across=across)
+    layout = plan(leaf, spec.sharding, tall, other, movable=spec.B is None)
+    if layout is None:
+        return reading
+    if reading.wide and spec.blocks > 1:
+        raise fault(
+            "a leaf cut into blocks that are wider than high must not be split among "
+            f"devices along its rows or columns, as {layout.home} does",
+            "Split its batch axes, or none.",
+        )
+    # A flattened axis is split as its first part is.
+    moved = layout.away != layout.home or layout.host != tall[0]
+    secret = hidden(leaf) if moved and spec.sharding is None else None
+    tall = tuple(sorted(tall, key=lambda a: (a != layout.host, tall.index(a))))
+    rows, columns = (other, tall) if reading.wide else (tall, other)
+    return dataclasses.replace(
+        reading,
+        rows=rows,
+        columns=columns,
+        laid=layout.shape,
+        layout=layout,
+        secret=secret,
+    )

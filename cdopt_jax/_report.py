@@ -10,6 +10,7 @@ from ._selection import Mask
 from ._transforms._leaves import constrained_paths
 from ._transforms.dissolve_gradients import DissolveState
 from ._transforms.keep_feasible import GuardState
+from ._trees import feasibility
 
 _STATES = (ConstrainState, GuardState, DissolveState)
 
@@ -27,9 +28,10 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         mask: Which leaves are constrained, as it was given to the transformation.
 
     Returns:
-        The entries ``"feasibility/<path>"``, ``"bound/<path>"``, ``"t/<path>"``,
-        ``"capped/<path>"``, ``"formed/<path>"`` and ``"beta/<path>"``, as far as the
-        state has them; scalar arrays, so that it works under ``jit``.
+        The entries ``"feasibility/<path>"`` of the parameters, and of the state
+        ``"bound/<path>"``, ``"t/<path>"``, ``"capped/<path>"``, ``"formed/<path>"`` and
+        ``"beta/<path>"``, as far as it has them; scalar arrays, so that it works under
+        ``jit``.
 
     Raises:
         ValueError: If the state holds no report, or one of other leaves.
@@ -54,7 +56,10 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
             "dissolve_gradients; give the state that update returned."
         )
     paths = constrained_paths(who, for_both(who, mask), params)
-    scalars: dict[str, Array] = {}
+    scalars: dict[str, Array] = {
+        f"feasibility/{path}": value
+        for path, value in feasibility(params, for_both(who, mask)).items()
+    }
     for part in found:
         vectors = dict(part._asdict())
         if isinstance(part, ConstrainState):

@@ -66,7 +66,7 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
     readings = select("feasibility", params, mask)
     rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, strict=True)
     return {
-        path: jnp.max(stiefel.feasibility(r.read(leaf), B=r.B))
+        path: jnp.max(stiefel.feasibility(r.read(leaf), **r.form._asdict()))
         for path, leaf, r in rows
         if r
     }
@@ -91,14 +91,14 @@ def stationarity(
     grads = align("stationarity", "grads", grads, params)
     rows = zip(leaf_paths(params), grads, leaves, readings, strict=True)
 
-    def norm(v):
-        v = jnp.asarray(v)
-        return jnp.linalg.norm(jnp.ravel(v).astype(widen(v.dtype)))
+    def norm(g, x, r):
+        if r is None:
+            g = jnp.asarray(g)
+            return jnp.linalg.norm(jnp.ravel(g).astype(widen(g.dtype)))
+        d = stiefel.vjp(r.read(x), r.read(g), **r.form._asdict())
+        return jnp.sqrt(jnp.sum(r.form.length(d, d)))
 
-    return {
-        path: norm(stiefel.vjp(r.read(x), r.read(g), B=r.B) if r else g)
-        for path, g, x, r in rows
-    }
+    return {path: norm(g, x, r) for path, g, x, r in rows}
 
 
 def objective(
@@ -157,7 +157,10 @@ def objective(
             grads = jax.grad(f, has_aux=has_aux)(point, *args, **kwargs)
             grads = jax.tree.leaves(grads[0] if has_aux else grads)
             pairs = [(g, r) for g, r in zip(grads, readings, strict=True) if r]
-            betas = [weight(r.read(jax.lax.stop_gradient(g))) for g, r in pairs]
+            betas = [
+                jnp.max(weight(r.read(jax.lax.stop_gradient(g)), r.form))
+                for g, r in pairs
+            ]
         value = value + penalty("objective", params, mask, betas)
         return (value, aux) if has_aux else value
 
@@ -167,10 +170,10 @@ def objective(
 def penalty(who: str, params: Any, mask: Mask, betas: Iterable[Any]) -> Any:
     """The sum of (β/4)‖xᵀBx − I‖², with a β for each constrained leaf."""
     pairs = zip(jax.tree.leaves(params), select(who, params, mask), strict=True)
-    constrained = [(r.read(x), r.B) for x, r in pairs if r]
+    constrained = [(r.read(x), r.form) for x, r in pairs if r]
     terms = [
-        beta * jnp.sum(stiefel.penalty(x, B=B))
-        for beta, (x, B) in zip(betas, constrained, strict=True)
+        beta * jnp.sum(stiefel.penalty(x, **form._asdict()))
+        for beta, (x, form) in zip(betas, constrained, strict=True)
     ]
     return sum(terms)
 
@@ -185,6 +188,8 @@ def _map(who, fn, params, mask):
         x = r.read(leaf)
         if fn is stiefel.project and (fault := projection_fault(x)):
             raise ValueError(f"{who}: {describe_leaf(path, leaf)} and {fault}")
-        return r.write(fn(x, B=r.B), leaf.dtype)
+        # In the shape in which transformations compute with one leaf, so that a product
+        # that both need is formed once.
+        return r.write(fn(x[None], **r.stacked_form._asdict())[0], leaf.dtype)
 
     return treedef.unflatten(map(one, leaf_paths(params), leaves, readings))

@@ -83,13 +83,13 @@ def test_from_the_edge_of_the_radius_a_step_stays_inside(kind):
 
 
 @pytest.mark.parametrize("kind", ["none", "array"])
-def test_a_short_step_is_the_one_proposed_seen_through_the_dissolving_map(kind):
+def test_a_short_step_is_its_tangential_part_seen_through_the_dissolving_map(kind):
     B, b = metric_of(kind, 12)
     x = jnp.asarray(near(12, 4, 1, 0.1, kind, None if kind == "none" else b))
     u = 0.01 * normal(x.shape, 2)
     y, state = guarded(0.5, B)(x, u)
-    a, along = jax.jvp(lambda x: plain_dissolve(x, b), (x,), (u,))
-    np.testing.assert_allclose(y, a + along, atol=1e-14)
+    v = u - x @ (x.T @ b @ u + u.T @ b @ x) / 2
+    np.testing.assert_allclose(y, plain_dissolve(x + v, b), atol=1e-14)
     assert state.t[0] == 1
     assert state.formed[0] == 0
     assert state.capped[0] == 0
@@ -123,14 +123,14 @@ def test_only_the_matrix_that_is_outside_is_moved():
     x = jnp.asarray(polar(normal((3, 8, 2), 0)))
     y, state = guarded()(x.at[1].mul(5.0), jnp.zeros_like(x))
     np.testing.assert_allclose(y, x, atol=1e-13)
-    assert state.feasibility[0] > 10
+    assert state.t[0] == 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_update_that_is_not_finite_is_not_made(bad):
     x = jnp.asarray(near(10, 3, 0, 0.2, "none"))
     y, state = guarded()(x, jnp.zeros_like(x).at[2, 1].set(bad))
-    np.testing.assert_allclose(y, plain_dissolve(x), atol=1e-14)
+    np.testing.assert_allclose(y, polar(x), atol=1e-6)
     assert state.t[0] == 0
 
 
@@ -140,7 +140,7 @@ def test_a_matrix_whose_update_is_not_finite_does_not_hold_up_its_stack():
     expected, _ = guarded()(x, u)
     y, state = guarded()(x, u.at[1, 0, 0].set(np.nan))
     np.testing.assert_allclose(y[1], x[1], atol=1e-13)
-    np.testing.assert_allclose(y[::2], expected[::2], atol=1e-13)
+    np.testing.assert_allclose(y[::2], expected[::2], atol=1e-6)
     assert state.t[0] == 0
 
 
@@ -165,7 +165,7 @@ def test_the_radius_may_be_any_fraction(radius):
 
 
 def test_the_corrected_step_is_far_from_singular():
-    """Item 4 of the proof, for steps of every kind and size."""
+    """Item 3 of the proof, for steps of every kind and size."""
     for seed in range(60):
         size = 0.02 + 0.9 * (seed % 10) / 10
         x = jnp.asarray(near(9, 3, seed, size, "none"))
@@ -189,17 +189,14 @@ def test_the_constants_of_the_proof_hold(kind):
     for seed in range(40):
         size = 0.02 + 0.9 * (seed % 10) / 10
         x = jnp.asarray(near(9, 3, seed, size, kind, None if kind == "none" else b))
-        u = normal(x.shape, seed + 100)
-        rho = spectral(gram_residual(x, b))
-        a, v = jax.jvp(lambda x: plain_dissolve(x, b), (x,), (u,))
-        s = (x.T @ b @ u + u.T @ b @ x) / 2
+        residual, rho = gram_residual(x, b), spectral(gram_residual(x, b))
         e = (40 * rho**3 + 15 * rho**4 + 9 * rho**5) / 64
-        c = (120 * rho**2 + 60 * rho**3 + 45 * rho**4) / 32
-        stretch = 1 + rho / 2 + 3 * rho**2 / 8
+        a = plain_dissolve(x, b)
+        cube = jnp.linalg.matrix_power(residual, 3)
+        rest = 40 * jnp.eye(3) - 15 * residual + 9 * residual @ residual
+        np.testing.assert_allclose(gram_residual(a, b), cube @ rest / 64, atol=1e-12)
         assert spectral(gram_residual(a, b)) <= e + 1e-12
         assert e <= rho**3 + 1e-12
-        assert spectral(a.T @ b @ v + v.T @ b @ a) <= c * spectral(s) + 1e-12
-        assert jnp.trace(v.T @ b @ v) <= stretch**2 * jnp.trace(u.T @ b @ u) + 1e-12
 
 
 def test_matrices_of_a_stack_have_a_step_of_their_own():
@@ -233,19 +230,16 @@ def tall_products(jaxpr, size):
     return outside, branches
 
 
-def test_the_ordinary_step_forms_four_products_and_the_long_one_a_fifth():
+def test_the_ordinary_step_forms_four_products_and_the_long_one_eight():
     n, p = 40, 8
     x = jnp.asarray(polar(normal((n, p), 0)))
     tx = cdx.keep_feasible()
     state = tx.init(x)
     jaxpr = jax.make_jaxpr(lambda x, u: tx.update(u, state, x))(x, x).jaxpr
-    outside, (usual, odd) = tall_products(jaxpr, n * p * p)
-    assert outside == 2  # xᵀx and xᵀu
-    within, (corrected, plain) = usual
-    assert within == 2  # of x and of u with their p×p factors
-    assert corrected[0] == 1  # uᵀu
-    assert plain[0] == 0
-    assert odd[0] > 0
+    outside, (long, usual) = tall_products(jaxpr, n * p * p)
+    assert outside == 3  # xᵀu, xΦ(xᵀu) and zᵀz
+    assert usual == (1, [])  # of z with its p×p factor
+    assert long[0] == 5  # xᵀx, xΦ(xᵀu), vᵀv, and of x and v with their p×p factors
 
 
 def test_the_report_is_found_by_name_and_keeps_its_structure():
@@ -258,7 +252,7 @@ def test_the_report_is_found_by_name_and_keeps_its_structure():
         updates, state = jax.jit(tx.update)(params, state, params)
         params = optax.apply_updates(params, updates)
     assert jax.tree.map(jax.typeof, state) == types
-    assert optax.tree.get(state, "feasibility").shape == (2,)
+    assert optax.tree.get(state, "formed").shape == (2,)
     assert optax.tree.get(state, "step") == 3
     assert optax.tree.get(state, "count") == 3
     np.testing.assert_array_less(optax.tree.get(state, "bound"), 0.5)

@@ -38,7 +38,7 @@ def test_a_report_of_algorithm_1_has_its_weight():
     params = {"a": jnp.eye(4, 2)}
     tx = optax.chain(cdx.dissolve_gradients("auto"), optax.sgd(0.1))
     _, state = tx.update(params, tx.init(params), params)
-    assert cdx.report(state, params).keys() == {"beta/a"}
+    assert cdx.report(state, params).keys() == {"feasibility/a", "beta/a"}
     assert cdx.report(state, params)["beta/a"] > 0
 
 

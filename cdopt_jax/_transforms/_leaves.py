@@ -1,6 +1,6 @@
 """What the transformations share: their state, and an action on constrained leaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._paths import align, leaf_paths, listing
+from cdopt_jax._paths import align, describe_leaf, leaf_paths, listing
 from cdopt_jax._reading import Reading
 from cdopt_jax._selection import Mask, select
+
+from ._groups import Group, each_group, grouped
 
 
 class StepState(NamedTuple):
@@ -32,13 +34,6 @@ def first_step() -> StepState:
 def next_step(state: StepState) -> StepState:
     """The state after one more update."""
     return StepState(jnp.asarray(optax.safe_increment(state.step)))
-
-
-def stack(values: list[Any], dtype: Any) -> Array:
-    """A vector with an entry for each constrained leaf, of which there may be none."""
-    if not values:
-        return jnp.zeros(0, dtype)
-    return jnp.stack([jnp.asarray(value, dtype) for value in values])
 
 
 def check_state(
@@ -72,50 +67,92 @@ def check_state(
         )
 
 
-def pair(
-    who: str, mask: Mask, updates: Any, params: Any
-) -> tuple[Any, list[tuple[Any, Any, Reading | None]]]:
-    """Updates, parameters and readings side by side, and the tree they came from."""
+class Leaves(NamedTuple):
+    """The leaves of the parameters, with the constrained ones in groups.
+
+    Attributes:
+        params: The tree.
+        leaves: Its leaves.
+        readings: How the constrained ones are read as matrices; None for the free.
+        groups: The constrained ones.
+    """
+
+    params: Any
+    leaves: list[Any]
+    readings: list[Reading | None]
+    groups: list[Group]
+
+    def beside(self, who: str, updates: Any) -> list[Any]:
+        """The leaves of the updates."""
+        return list(align(who, "updates", updates, self.params))
+
+    def constrained(self, leaves: Sequence[Any]) -> list[Any]:
+        """Those that belong to constrained parameters."""
+        pairs = zip(leaves, self.readings, strict=True)
+        return [leaf for leaf, r in pairs if r]
+
+    def merge(self, constrained: Iterable[Any], free: Iterable[Any]) -> Any:
+        """The tree with these for the constrained leaves, and for the others those."""
+        new = iter(constrained)
+        pairs = zip(free, self.readings, strict=True)
+        merged = [next(new) if r else leaf for leaf, r in pairs]
+        return jax.tree.structure(self.params).unflatten(merged)
+
+    def update(
+        self,
+        fn: Callable[..., Any],
+        updates: Sequence[Any],
+        *,
+        lands: bool = False,
+        scalars: int = 0,
+    ) -> tuple[Any, tuple[Array, ...]]:
+        """The updates with ``fn`` applied to the constrained ones.
+
+        Args:
+            fn: As `each_group` takes it, of the matrices of the updates.
+            updates: The leaves of the updates.
+            lands: Whether x + u is a chosen point, which u must then have the precision
+                to reach, even where the gradients have less than the parameters.
+            scalars: How many scalars ``fn`` returns besides.
+
+        Returns:
+            The tree of updates, and the vectors of what ``fn`` said of each leaf.
+        """
+        given, at = self.constrained(updates), self.constrained(self.leaves)
+        new, vectors = each_group(self.groups, fn, given, scalars=scalars)
+
+        def cast(y, u, x):
+            return y.astype(jnp.promote_types(u.dtype, x.dtype) if lands else u.dtype)
+
+        rows = zip(new, given, at, strict=True)
+        return self.merge([cast(*row) for row in rows], updates), vectors
+
+
+def survey(who: str, mask: Mask, params: Any) -> Leaves:
+    """The leaves of the parameters; an error if there are none."""
     if params is None:
         raise ValueError(
             f"{who}: this transformation needs the current parameters; call "
             "update(updates, state, params)."
         )
-    leaves, treedef = jax.tree.flatten(params)
-    readings = select(who, params, mask)
-    along = align(who, "updates", updates, params)
-    return treedef, list(zip(along, leaves, readings, strict=True))
+    leaves, readings = jax.tree.leaves(params), select(who, params, mask)
+    chosen = [(leaf, r) for leaf, r in zip(leaves, readings, strict=True) if r]
+    return Leaves(params, leaves, readings, grouped(chosen))
 
 
-def on_constrained(
-    who: str,
-    mask: Mask,
-    updates: Any,
-    params: Any,
-    fn: Callable[..., Array],
-    *,
-    lands: bool = False,
-) -> Any:
-    """``fn(x, u, B)`` in place of each constrained update u; the others as they are.
-
-    Args:
-        who: The public function that asks, for its errors.
-        mask: Which leaves are constrained.
-        updates: The updates.
-        params: The parameters.
-        fn: From the matrices x and u, in the dtype of the computation, to the new u.
-        lands: Whether x + u is a chosen point, which u must then have the precision
-            to reach, even where the gradients have less of it than the parameters.
-    """
-    treedef, rows = pair(who, mask, updates, params)
-
-    def one(u, x, r):
-        if r is None:
-            return u
-        dtype = jnp.promote_types(u.dtype, x.dtype) if lands else u.dtype
-        return r.write(fn(r.read(x), r.read(u), r.B), dtype)
-
-    return treedef.unflatten([one(*row) for row in rows])
+def begin(who: str, mask: Mask, params: Any) -> list[str]:
+    """The paths of the constrained leaves, for an ``init``, which sees them first."""
+    readings, paths = select(who, params, mask), leaf_paths(params)
+    for path, leaf, r in zip(paths, jax.tree.leaves(params), readings, strict=True):
+        if r and r.secret is not None:
+            raise ValueError(
+                f"{who}: a leaf on Auto mesh axes that is split along anything but its "
+                "first row axis and its batch must say so, since a compiled step could "
+                f"not see it and would gather it in full; {describe_leaf(path, leaf)} "
+                f"and is laid out as {r.secret}. Read it by Stiefel(…, "
+                f"sharding={r.secret}), or make the mesh with Explicit axes."
+            )
+    return [path for path, r in zip(paths, readings, strict=True) if r]
 
 
 def constrained_paths(who: str, mask: Mask, params: Any) -> list[str]:

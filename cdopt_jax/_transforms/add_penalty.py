@@ -4,9 +4,9 @@ import optax
 
 from cdopt_jax import stiefel
 from cdopt_jax._hyperparameters import at, check_positive
-from cdopt_jax._selection import Mask, select
+from cdopt_jax._selection import Mask
 
-from ._leaves import first_step, next_step, on_constrained
+from ._leaves import begin, first_step, next_step, survey
 
 
 def add_penalty(
@@ -55,17 +55,18 @@ def add_penalty(
     check_positive(who, "beta", beta)
 
     def init(params):
-        select(who, params, mask)
+        begin(who, mask, params)
         return first_step()
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        leaves = survey(who, mask, params)
         weight = at(beta, state.step)
 
-        def penalised(x, u, B):
-            return u + weight * stiefel.penalty_grad(x, B=B)
+        def penalised(group, _, u):
+            return (u + weight * stiefel.penalty_grad(group.x, **group.form._asdict()),)
 
-        updates = on_constrained(who, mask, updates, params, penalised)
+        updates, _ = leaves.update(penalised, leaves.beside(who, updates))
         return updates, next_step(state)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,20 +1,22 @@
 """Algorithm 1 of the paper, as the first transformation of a chain."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax import _auto, stiefel
-from cdopt_jax._algebra import each
+from cdopt_jax import _auto
+from cdopt_jax._algebra import each, pull_back
 from cdopt_jax._hyperparameters import at, check_beta
 from cdopt_jax._selection import Mask
 from cdopt_jax._transforms._leaves import (
+    Leaves,
+    begin,
     check_state,
     constrained_paths,
-    on_constrained,
-    stack,
+    survey,
 )
 
 
@@ -94,10 +96,11 @@ def dissolve_gradients(
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        if params is not None:
-            paths = constrained_paths(who, mask, params)
-            check_state(who, state, DissolveState, lambda s: s.beta, paths)
-        updates, betas = dissolved(who, beta, mask, updates, params, state)
+        leaves = survey(who, mask, params)
+        paths = constrained_paths(who, mask, params)
+        check_state(who, state, DissolveState, lambda s: s.beta, paths)
+        given = leaves.beside(who, updates)
+        updates, betas = dissolved(beta, leaves, given, state)
         return updates, DissolveState(optax.safe_increment(state.step), betas)
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -105,24 +108,27 @@ def dissolve_gradients(
 
 def no_betas(who: str, mask: Mask, params: Any) -> Array:
     """The weights before the first update."""
-    return jnp.zeros(len(constrained_paths(who, mask, params)))
+    return jnp.zeros(len(begin(who, mask, params)))
 
 
 def dissolved(
-    who: str, beta: Any, mask: Mask, updates: Any, params: Any, state: DissolveState
+    beta: Any, leaves: Leaves, grads: Sequence[Any], state: DissolveState
 ) -> tuple[Any, Array]:
     """Gradients of h for those of f, and the weights they were made with."""
-    previous = iter(state.beta)
-    betas = []
 
-    def gradient(x, g, B):
-        before = next(previous)
+    def gradient(group, _, g):
+        x, form = group.x, group.form
         if isinstance(beta, str):
-            betas.append(_auto.follow(before, g))
-            g = each(_auto.damping(stiefel.residual(x, B=B))) * g
+            before = state.beta[jnp.asarray(group.members)]
+            betas = _auto.follow(before, group.largest(_auto.weight(g, form)))
         else:
-            betas.append(at(beta, state.step))
-        return stiefel.gradient(x, g, betas[-1], B=B)
+            betas = jnp.full(len(group.members), at(beta, state.step), state.beta.dtype)
 
-    updates = on_constrained(who, mask, updates, params, gradient)
-    return updates, stack(betas, state.beta.dtype)
+        def share(e):
+            return each(_auto.damping(e)) if isinstance(beta, str) else 1
+
+        weights = betas.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        return pull_back(x, g, form, weights, share), betas
+
+    updates, (betas,) = leaves.update(gradient, grads, scalars=1)
+    return updates, betas

@@ -1,20 +1,23 @@
 """The guarded step, as the last transformation of a chain."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._algebra import apply_metric, each
+from cdopt_jax._algebra import each
 from cdopt_jax._guard import guarded_step
 from cdopt_jax._hyperparameters import at, check_fraction
 from cdopt_jax._selection import Mask
+from cdopt_jax._transforms._groups import each_group
 from cdopt_jax._transforms._leaves import (
+    begin,
     check_state,
     constrained_paths,
-    pair,
-    stack,
+    survey,
 )
 from cdopt_jax.prox import Regularizer
 
@@ -27,15 +30,13 @@ class GuardState(NamedTuple):
 
     Attributes:
         step: How many updates were made.
-        feasibility: ‖xᵀBx − I‖_F before the last step.
-        bound: What is guaranteed of ‖xᵀBx − I‖₂ after it.
+        bound: What is guaranteed of ‖xᵀBx − I‖₂ after the last step.
         t: The share of the last proposed step that was taken.
         capped: How many steps were shortened so far, t < 1.
-        formed: How many steps formed the fifth product so far.
+        formed: How many steps took the products that long ones take so far.
     """
 
     step: Array
-    feasibility: Array
     bound: Array
     t: Array
     capped: Array
@@ -48,16 +49,15 @@ def keep_feasible(
     """Take the proposed step without leaving the neighbourhood of the manifold.
 
     Put last in a chain. Whatever update u the optimiser proposes, the constrained leaf
-    moves from x to A(x) + t·J_A(x)[u], with t = 1 in all ordinary cases; where that
-    would lead too far away, it is orthonormalised in the same two products, and if
-    need be shortened to t < 1. If ‖xᵀBx − I‖₂ ≤ radius before, then after too, for
+    moves from x to A(x + v), where v = u − xΦ(xᵀBu) is the part of u that is tangential
+    to the manifold; a long step is orthonormalised, and if need be shortened to t·u
+    with t < 1. If ‖xᵀBx − I‖₂ ≤ radius before, then after too, for
     every finite update. A leaf that starts outside is brought to the manifold by the
     first update, which takes no step; an update that is not finite is not made. There
     is no penalty and no β.
 
-    With a ``value_fn`` among the extra arguments, as a line search needs it, short
-    steps are orthonormalised too: off the manifold it would find values that do not
-    count.
+    With a ``value_fn`` among the extra arguments, as a line search needs it, every
+    step is orthonormalised: off the manifold it would find values that do not count.
 
     What the optimiser gets should have gone through the derivative of A before, or
     an elementwise one will stop where it should not: `constrain` sees to both.
@@ -86,7 +86,23 @@ def keep_feasible(
         >>> bool(cdx.stiefel.feasibility(optax.apply_updates(x, updates)) < 1e-2)
         True
     """
-    return guarded("keep_feasible", mask, radius)
+    made = guarded("keep_feasible", mask, radius)
+    return optax.GradientTransformationExtraArgs(made.init, made.update)
+
+
+class Guarded(NamedTuple):
+    """`keep_feasible`, and the proximal map of a regularizer behind it.
+
+    Attributes:
+        init: As in Optax.
+        update: As in Optax.
+        take: What ``update`` does once the leaves are read: from them, the leaves of
+            the updates and the state to the new updates and state.
+    """
+
+    init: Callable[..., GuardState]
+    update: Callable[..., tuple[Any, GuardState]]
+    take: Callable[..., tuple[Any, GuardState]]
 
 
 def guarded(
@@ -97,94 +113,92 @@ def guarded(
     learning_rate: optax.ScalarOrSchedule | None = None,
     *,
     kind: str = "dissolved",
-) -> optax.GradientTransformationExtraArgs:
-    """`keep_feasible`, and the proximal map of a regularizer behind it."""
+) -> Guarded:
+    """Make it, for a public function of this name."""
     check_fraction(who, "radius", radius)
+    # The proximal map may use the half of the radius that the step leaves it.
+    share = radius if regularizer is None else radius / 2
 
     def init(params):
-        leaves = len(constrained_paths(who, mask, params))
+        leaves = len(begin(who, mask, params))
         return GuardState(
             step=jnp.zeros([], jnp.int32),
-            feasibility=jnp.zeros(leaves),
-            bound=jnp.zeros(leaves),
+            bound=jnp.zeros(leaves) + jnp.inf,
             t=jnp.ones(leaves),
             capped=jnp.zeros(leaves, jnp.int32),
             formed=jnp.zeros(leaves, jnp.int32),
         )
 
     def update(updates, state, params=None, **extra_args):
-        searched = kind == "dissolved" and "value_fn" in extra_args
-        treedef, rows = pair(who, mask, updates, params)
+        leaves = survey(who, mask, params)
         paths = constrained_paths(who, mask, params)
         check_state(who, state, GuardState, lambda s: s.t, paths)
-        # The proximal map may use the half of the radius that the step leaves it.
-        share = radius if regularizer is None else radius / 2
-        guards = []
+        given = leaves.beside(who, updates)
+        searched = "value_fn" in extra_args
+        return take(leaves, given, state, searched=searched)
 
-        def land(u, x, r):
-            if r is None:
-                return u if regularizer is None else x + u
-            point = r.read(x)
-            step = r.read(u).astype(point.dtype)
-            y, guard = guarded_step(
-                point, step, share, r.B, kind="corrected" if searched else kind
-            )
-            guards.append(guard)
-            return r.write(y, y.dtype)
+    def take(leaves, updates, state, *, searched):
+        how = "corrected" if searched and kind == "dissolved" else kind
+        bounds: dict[int, Array] = {}
 
-        landed = [land(*row) for row in rows]
-        if regularizer is not None:
-            eta = at(learning_rate, state.step)
-            shrunk = regularizer.prox(treedef.unflatten(landed), eta)
-            pulls = zip(landed, treedef.flatten_up_to(shrunk), rows, strict=True)
-            bounds = iter(guards)
+        def land(group, index, u):
+            x = group.x
+            after = next(reversed(bounds.values()), None)
+            y, guard = guarded_step(x, u, share, group.form, kind=how, after=after)
+            bounds[index] = guard.bound
+            end = y - x if regularizer is None else y
 
-            def pull(y, z, row):
-                r = row[2]
-                if r is None:
-                    return z
-                bound = next(bounds).bound
-                return _pulled(y, z, r, bound, radius)
+            # The largest bound, the least t, and whether any took the long way.
+            formed = group.largest(guard.formed.astype(jnp.int32))
+            return end, group.largest(guard.bound), -group.largest(-guard.t), formed
 
-            landed = [pull(*item) for item in pulls]
+        if regularizer is None:
+            moves, vectors = leaves.update(land, updates, lands=True, scalars=3)
+            return moves, _report(state, vectors)
+        given = leaves.constrained(updates)
+        stepped, vectors = each_group(leaves.groups, land, given, scalars=3)
+        free = [x + u for u, x in zip(updates, leaves.leaves, strict=True)]
+        eta = at(learning_rate, state.step)
+        treedef = jax.tree.structure(leaves.params)
+        shrunk = regularizer.prox(leaves.merge(stepped, free), eta)
+        shrunk = treedef.flatten_up_to(shrunk)
 
-        def move(y, u, x, r):
-            if r is None and regularizer is None:
-                return u
+        def pull(group, index, y, z):
+            return (_pulled(y, z, group.form, bounds[index], radius),)
+
+        ends = leaves.constrained(shrunk)
+        pulled, _ = each_group(leaves.groups, pull, stepped, ends)
+        landed = jax.tree.leaves(leaves.merge(pulled, shrunk))
+
+        def move(y, u, x):
             dtype = jnp.promote_types(u.dtype, x.dtype)
             return (y - x.astype(y.dtype)).astype(dtype)
 
-        moves = [move(y, *row) for y, row in zip(landed, rows, strict=True)]
-        return treedef.unflatten(moves), _report(state, guards)
+        rows = zip(landed, updates, leaves.leaves, strict=True)
+        moves = treedef.unflatten([move(*row) for row in rows])
+        return moves, _report(state, vectors)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Guarded(init, update, take)
 
 
-def _pulled(y, z, r, bound, radius):
+def _pulled(y, z, form, bound, radius):
     """As far from y to its proximal point z as the radius allows.
 
     ‖E(y + sΔ)‖ ≤ b + 2s√(1 + b)·δ + s²δ², where ‖E(y)‖ ≤ b and δ is the norm of Δ.
     """
-    a, b = r.read(y), r.read(z)
-    d = b - a
-    delta = jnp.sqrt(jnp.sum(d * apply_metric(r.B, d), axis=(-2, -1)))
+    d = z - y
+    delta = jnp.sqrt(form.length(d, form.apply(d)))
     along, room = jnp.sqrt(1 + bound) * delta, radius - bound
     s = room / (along + jnp.sqrt(along**2 + delta**2 * room))
-    return r.write(jnp.where(each(s >= 1), b, a + each(s) * d), y.dtype)
+    return jnp.where(each(s >= 1), z, y + each(s) * d)
 
 
-def _report(state, guards):
-    def worst(pick, name):
-        values = [pick(getattr(guard, name)) for guard in guards]
-        return stack(values, getattr(state, name).dtype)
-
-    t = worst(jnp.min, "t")
-    formed = stack([jnp.any(guard.formed) for guard in guards], jnp.int32)
+def _report(state, vectors):
+    bound, t, formed = vectors
     return GuardState(
         jnp.asarray(optax.safe_increment(state.step)),
-        worst(jnp.max, "feasibility"),
-        worst(jnp.max, "bound"),
-        t,
+        bound.astype(state.bound.dtype),
+        t.astype(state.t.dtype),
         state.capped + (t < 1),
-        state.formed + formed,
+        state.formed + formed.astype(state.formed.dtype),
     )

@@ -7,10 +7,11 @@ import optax
 from cdopt_jax import stiefel
 from cdopt_jax._algebra import widen
 from cdopt_jax._hyperparameters import at, check_positive
-from cdopt_jax._selection import Mask, select
+from cdopt_jax._selection import Mask
 from cdopt_jax.prox import Regularizer
 
-from ._leaves import first_step, next_step, pair
+from ._groups import each_group
+from ._leaves import begin, first_step, next_step, survey
 
 
 def proximal_step(
@@ -85,32 +86,36 @@ def proximal_step(
         )
 
     def init(params):
-        select(who, params, mask)
+        begin(who, mask, params)
         jax.eval_shape(regularizer.prox, params, 1.0)  # so that misfits are found now
         return first_step()
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        treedef, rows = pair(who, mask, updates, params)
+        leaves = survey(who, mask, params)
+        given = leaves.beside(who, updates)
         eta = at(learning_rate, state.step)
 
-        def forward(u, x, r):
-            if r is None:
-                wide = widen(jnp.promote_types(u.dtype, x.dtype))
-                return x.astype(wide) - jnp.asarray(eta, wide) * u.astype(wide)
-            a, b = r.read(x), r.read(u)
-            along = stiefel.vjp(a, b, B=r.B) if tangential else b
-            step = jnp.asarray(eta, a.dtype) * along
-            return r.write(stiefel.dissolve(a, B=r.B) - step, a.dtype)
+        def forward(group, _, u):
+            x, form = group.x, group.form._asdict()
+            along = stiefel.vjp(x, u, **form) if tangential else u
+            return (stiefel.dissolve(x, **form) - jnp.asarray(eta, x.dtype) * along,)
 
-        landed = regularizer.prox(treedef.unflatten([forward(*r) for r in rows]), eta)
+        def plain(u, x):
+            wide = widen(jnp.promote_types(u.dtype, x.dtype))
+            return x.astype(wide) - jnp.asarray(eta, wide) * u.astype(wide)
+
+        rows = list(zip(given, leaves.leaves, strict=True))
+        stepped, _ = each_group(leaves.groups, forward, leaves.constrained(given))
+        landed = leaves.merge(stepped, [plain(*row) for row in rows])
+        treedef = jax.tree.structure(params)
+        landed = treedef.flatten_up_to(regularizer.prox(landed, eta))
 
         def back(y, u, x):
             dtype = jnp.promote_types(u.dtype, x.dtype)
             return (y - x.astype(y.dtype)).astype(dtype)
 
-        landed = treedef.flatten_up_to(landed)
-        moves = [back(y, u, x) for y, (u, x, _) in zip(landed, rows, strict=True)]
+        moves = [back(y, *row) for y, row in zip(landed, rows, strict=True)]
         return treedef.unflatten(moves), next_step(state)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -3,9 +3,9 @@
 import optax
 
 from cdopt_jax import stiefel
-from cdopt_jax._selection import Mask, select
+from cdopt_jax._selection import Mask
 
-from ._leaves import on_constrained
+from ._leaves import begin, survey
 
 
 def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraArgs:
@@ -47,15 +47,19 @@ def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraA
     who = "restore_feasibility"
 
     def init(params):
-        select(who, params, mask)
+        begin(who, mask, params)
         return optax.EmptyState()
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        leaves = survey(who, mask, params)
 
-        def from_a(x, u, B):
-            return u + (stiefel.dissolve(x, B=B) - x)
+        def from_a(group, _, u):
+            x = group.x
+            return (u + (stiefel.dissolve(x, **group.form._asdict()) - x),)
 
-        return on_constrained(who, mask, updates, params, from_a, lands=True), state
+        given = leaves.beside(who, updates)
+        updates, _ = leaves.update(from_a, given, lands=True)
+        return updates, state
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,126 @@
+"""Leaves of one shape, stepped as one stack: the same steps, by fewer products."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import cdopt_jax as cdx
+from cdopt_jax._transforms._groups import SMALL
+from tests.oracles import normal, polar, traced_products
+
+SHAPES = {
+    "a": (6, 3),
+    "b": (8, 2),
+    "c": (6, 3),
+    "d": (3, 6),
+    "e": (2, 3, 3),
+    "f": (6, 3),
+}
+TRANSFORMS: dict[str, Any] = {
+    "dissolve_gradients": cdx.dissolve_gradients("auto"),
+    "add_penalty": cdx.add_penalty(2.0),
+    "restore_feasibility": cdx.restore_feasibility(),
+    "keep_feasible": cdx.keep_feasible(),
+    "proximal_step": cdx.proximal_step(0.1, cdx.prox.l1(0.01)),
+    "constrain": cdx.constrain(optax.adam(0.1)),
+    "constrain-prox": cdx.constrain(
+        optax.sgd(0.1), regularizer=cdx.prox.l1(0.01), learning_rate=0.1
+    ),
+}
+each_transform = pytest.mark.parametrize(
+    "name", [n for n in TRANSFORMS if n != "constrain"]
+)
+
+
+def trees(seed: int = 0) -> tuple[Any, Any]:
+    """Leaves of which four are read as matrices of one shape, one of them wide."""
+
+    def leaf(i, shape):
+        rows = normal((int(np.prod(shape[:-1])), shape[-1]), seed + i)
+        tall = rows if rows.shape[0] >= rows.shape[1] else rows.T
+        near = polar(tall) + 0.01 * tall
+        return (near if near.shape == rows.shape else near.T).reshape(shape)
+
+    params = {k: leaf(i, s) for i, (k, s) in enumerate(SHAPES.items())}
+    grads = {
+        k: 0.03 * normal(s, seed + 50 + i) for i, (k, s) in enumerate(SHAPES.items())
+    }
+    return params, grads
+
+
+@each_transform
+def test_a_leaf_steps_as_it_does_alone(name):
+    tx = TRANSFORMS[name]
+    params, grads = trees()
+    together, state = jax.jit(tx.update)(grads, tx.init(params), params)
+    step = jax.jit(tx.update)
+    for i, key in enumerate(params):
+        alone, one = step(
+            {key: grads[key]}, tx.init({key: params[key]}), {key: params[key]}
+        )
+        np.testing.assert_allclose(together[key], alone[key], atol=1e-13)
+        for field in ("bound", "beta"):
+            vector = optax.tree.get(state, field, None)
+            if vector is not None:
+                expected = optax.tree.get(one, field)[0]
+                np.testing.assert_allclose(vector[i], expected, rtol=1e-6)
+
+
+def test_a_long_step_takes_its_group_along_and_no_other():
+    tx = TRANSFORMS["keep_feasible"]
+    params, grads = trees()
+    grads["c"] = 100 * grads["c"]
+    updates, state = tx.update(grads, tx.init(params), params)
+    landed: Any = optax.apply_updates(params, updates)
+    formed = dict(zip(params, state.formed, strict=True))
+    assert {k for k, count in formed.items() if count} == {"a", "c", "d", "e", "f"}
+    for value in cdx.feasibility(landed).values():
+        assert value < 1e-3
+
+
+@pytest.mark.parametrize(
+    "name", ["dissolve_gradients", "proximal_step", "keep_feasible"]
+)
+def test_groups_are_mapped_over_as_single_leaves_are(name):
+    tx = TRANSFORMS[name]
+    members = [trees(seed) for seed in (0, 10)]
+    params, grads = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    states = jax.vmap(tx.init)(params)
+    updates, _ = jax.jit(jax.vmap(tx.update))(grads, states, params)
+    for i, (p, g) in enumerate(members):
+        one, _ = tx.update(g, tx.init(p), p)
+        jax.tree.map(
+            lambda u, o, i=i: np.testing.assert_allclose(u[i], o, atol=1e-6),
+            updates,
+            one,
+        )
+
+
+def test_a_step_can_be_differentiated_through_its_groups():
+    tx: Any = cdx.constrain(optax.sgd(0.1))
+    params, grads = trees()
+
+    def after(scale):
+        scaled = jax.tree.map(lambda g: scale * g, grads)
+        updates: Any = tx.update(scaled, tx.init(params), params)[0]
+        return sum(jnp.sum(u * normal(u.shape, 3)) for u in updates.values())
+
+    slope = jax.jit(jax.grad(after))(1.0)
+    numeric = (after(1.0 + 1e-5) - after(1.0 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(slope, numeric, rtol=1e-6)
+
+
+def test_many_small_leaves_take_the_products_of_one():
+    tx: Any = cdx.constrain(optax.sgd(0.1))
+
+    def count(leaves, shape):
+        x = {str(i): jnp.eye(*shape) for i in range(leaves)}
+        return len(traced_products(lambda x: tx.update(x, tx.init(x), x), x))
+
+    small, large = (8, 4), (SMALL // 4 + 1, 4)
+    assert count(30, small) == count(1, small)
+    assert count(3, large) == 3 * count(1, large)
