@@ -140,7 +140,7 @@ def run(problem: Problem, make: Maker, rates: tuple[float, ...]) -> dict[str, An
     return {
         "values": np.asarray(values).tolist(),
         "feasibility": np.asarray(residuals).tolist(),
-        "fifth": (np.asarray(formed)[:, 0] / STEPS).tolist(),
+        "long": (np.asarray(formed)[:, 0] / STEPS).tolist(),
     }
 
 
@@ -161,11 +161,11 @@ def table(records: list[dict[str, Any]]) -> str:
             f"\n**{family}**: excess over the best value found, at the best of the "
             f"learning rates {RATES[family]} and, in brackets, at the largest; mean of "
             "three starts, per cent",
-            f"\n| variant | {heads} | worst ‖XᵀX − I‖ | fifth product |",
+            f"\n| variant | {heads} | worst ‖XᵀX − I‖ | long steps |",
             "|---|" + "---|" * (len(CHOSEN) + 2),
         ]
         for variant in VARIANTS[family]:
-            cells, residual, fifth = [], [], []
+            cells, residual, long = [], [], []
             for problem in CHOSEN:
                 mine = [
                     r
@@ -185,11 +185,11 @@ def table(records: list[dict[str, Any]]) -> str:
                 means = np.mean(excess, axis=0)
                 cells.append(f"{means.min():.4f} ({means[-1]:.3f})")
                 residual += [max(r["feasibility"]) for r in mine]
-                fifth += [np.mean(r["fifth"]) for r in mine]
+                long += [np.mean(r["long"]) for r in mine]
             lines.append(
                 f"| {variant} | "
                 + " | ".join(cells)
-                + f" | {max(residual):.1e} | {np.mean(fifth):.0%} |"
+                + f" | {max(residual):.1e} | {np.mean(long):.0%} |"
             )
     return "\n".join(lines) + "\n"
 

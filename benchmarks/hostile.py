@@ -164,7 +164,7 @@ def simulate(
         the worst residuals over all steps and matrices, ``finite`` whether they always
         were, ``rose`` whether the loss was ever above the start's, ``loss`` the last.
         Of the guard, ``capped``, ``formed`` and ``dropped`` are the steps with t < 1,
-        with the fifth product, and with t = 0 for an update that was not finite. Of the
+        taken the long way, and with t = 0 for an update that was not finite. Of the
         plain optimiser, ``first`` is the ‖xᵀBx − I‖_F to which its first step along the
         projected gradient leads.
     """

@@ -172,7 +172,7 @@ def _shares(rows):
     capped = {rate: share("capped", some) for rate, some in by_rate.items()}
     return capped | {
         "all": share("capped", rows),
-        "fifth product": share("formed", rows),
+        "long steps": share("formed", rows),
     }
 
 
@@ -217,7 +217,7 @@ The worst ‖XᵀBX − I‖₂ of any iterate, and what rounding may add to the
 {worst}
 
 The share of steps cut to t < 1, by learning rate; and that of steps which formed the
-fifth product:
+long steps:
 
 {capped}
 
@@ -246,7 +246,7 @@ def tables(counts: dict[str, Any]) -> str:
         [*(w[c] for c in columns), *(f"{w[c]:.2g}" for c in sizes)]
         for w in counts["worst"]
     ]
-    shares = (*(f"{rate:g}" for rate in RATES), "all", "fifth product")
+    shares = (*(f"{rate:g}" for rate in RATES), "all", "long steps")
     capped = [
         [name, *(f"{row[key]:.0%}" for key in shares)]
         for name, row in counts["capped"].items()
