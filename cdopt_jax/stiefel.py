@@ -309,7 +309,7 @@ def _prepare(
         layout = plan(x, None, [x.ndim - 2], [x.ndim - 1])
 
     # With a batch of two axes, XLA's kernel for CPU is up to three times as fast.
-    lifted = len(shape) == 3 and lift and not callable(B)
+    lifted = len(shape) == 3 and shape[0] > 1 and lift and not callable(B)
 
     def enter(v):
         v = v if layout is None else layout.enter(v)

@@ -13,8 +13,9 @@ from cdopt_jax._master import master_copies
 from tests.oracles import SEEDS, normal
 from tests.test_contracts import step
 
-HALVES = ("bfloat16", "float16")
-each_half = pytest.mark.parametrize("half", HALVES)
+each_half = pytest.mark.parametrize(
+    "half", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
+)
 OPTIMISERS = {
     "sgd": optax.sgd(0.1),
     "sgd-far-too-fast": optax.sgd(1e3),

@@ -17,6 +17,8 @@ from tests.oracles import normal
 from tests.test_contracts import step
 from tests.test_master import assert_rounded, bits, gradients, run, tree
 
+pytestmark = pytest.mark.slow  # a minute
+
 
 def test_under_vmap_each_member_of_a_batch_is_as_alone():
     tx: Any = master_copies(optax.adam(1e-1))

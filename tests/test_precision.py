@@ -126,7 +126,9 @@ def test_the_algebra_of_half_precision_leaves_is_in_single_precision(name, dtype
         assert dtypes == {"float32"}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", LANDING)
 def test_half_precision_leaves_end_as_near_as_their_dtype_allows(name, dtype):
     x, _ = train(LANDING[name], start(dtype))
@@ -135,7 +137,9 @@ def test_half_precision_leaves_end_as_near_as_their_dtype_allows(name, dtype):
     assert moved(x) > 1
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
+)
 def test_with_master_copies_so_does_algorithm_1(dtype):
     # The pull of its penalty is shorter than rounding, and is lost without copies.
     tx = PENALISED["dissolve_gradients"]

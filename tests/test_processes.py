@@ -135,7 +135,7 @@ def whole(tmp_path_factory):
 
 
 @slices_saved
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_end_where_one_does(whole, count):
     printed = (whole(count) / "printed").read_text()
     assert f"processes {count}, devices {count}" in printed
