@@ -20,7 +20,7 @@ import optax
 from tqdm import tqdm
 
 import cdopt_jax as cdx
-from benchmarks import torch_rivals
+from benchmarks import cost, torch_rivals
 from benchmarks.methods.landing import landing
 from benchmarks.methods.penalties import expen, expen_autodiff, soft_penalty
 from benchmarks.methods.pogo import pogo
@@ -106,15 +106,7 @@ METHODS: dict[str, Callable[[float], Method]] = {
     "soft penalty": _rival(soft_penalty),
 }
 SHAPES: dict[str, list[Shape]] = {
-    "shapes": [
-        (288, 32),
-        (1024, 128),
-        (2304, 256),
-        (4608, 512),
-        (512, 512),
-        (300, 64, 16),
-        (1000, 16, 8),
-    ],
+    "shapes": list(cost.SHAPES),
     "n": [(n, 64) for n in (128, 256, 512, 1024, 2048, 4096)],
     "p": [(2048, p) for p in (16, 32, 64, 128, 256, 512)],
     "batch": [(b, 64, 16) for b in (1, 4, 16, 64, 256, 1024)],

@@ -9,7 +9,7 @@ import optax
 from ._guard import tangential
 from ._hyperparameters import check_beta, check_positive
 from ._selection import Mask, resolve
-from ._transforms._leaves import check_state, constrained_paths, survey
+from ._transforms._leaves import check_state, survey
 from ._transforms.dissolve_gradients import DissolveState, dissolved, no_betas
 from ._transforms.keep_feasible import guarded
 from ._trees import dissolve, penalty
@@ -154,8 +154,7 @@ def constrain(
     def update(updates, state, params=None, **extra_args):
         # Read once, for the gradients and for the step.
         leaves = survey(who, both, params)
-        paths = constrained_paths(who, both, params)
-        check_state(who, state, ConstrainState, lambda s: s.guard.t, paths)
+        check_state(who, state, ConstrainState, lambda s: s.guard.t, leaves.paths)
         front = leaves, state.guard.bound
         if isinstance(params, optax.LookaheadParams):
             front = survey(who, mask, params.fast), None

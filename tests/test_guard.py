@@ -258,6 +258,21 @@ def test_the_report_is_found_by_name_and_keeps_its_structure():
     np.testing.assert_array_less(optax.tree.get(state, "bound"), 0.5)
 
 
+@pytest.mark.parametrize("weight", [1e-2, 0.3, 10.0])
+def test_the_bound_holds_behind_a_proximal_map(weight):
+    x: Any = {"w": jnp.asarray(polar(normal((30, 5), 0)))}
+    tx: Any = cdx.constrain(
+        optax.sgd(0.1), regularizer=cdx.prox.l1(weight), learning_rate=0.1
+    )
+    state = tx.init(x)
+    for seed in range(5):
+        updates, state = tx.update({"w": normal((30, 5), seed)}, state, x)
+        x = optax.apply_updates(x, updates)
+        after = spectral(gram_residual(x["w"]))
+        assert after <= optax.tree.get(state, "bound")[0] + 1e-12
+        assert after <= 0.5 + 1e-12
+
+
 def test_updates_of_higher_precision_than_the_leaf_are_accepted():
     x = jnp.asarray(polar(normal((6, 2), 0)), jnp.float32)
     y, _ = guarded()(x, 1e-2 * normal(x.shape, 1))

@@ -82,6 +82,11 @@ class Leaves(NamedTuple):
     readings: list[Reading | None]
     groups: list[Group]
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the constrained ones."""
+        return self.constrained(leaf_paths(self.params))
+
     def beside(self, who: str, updates: Any) -> list[Any]:
         """The leaves of the updates."""
         return list(align(who, "updates", updates, self.params))

@@ -15,7 +15,6 @@ from cdopt_jax._transforms._leaves import (
     Leaves,
     begin,
     check_state,
-    constrained_paths,
     survey,
 )
 
@@ -97,8 +96,7 @@ def dissolve_gradients(
     def update(updates, state, params=None, **extra_args):
         del extra_args
         leaves = survey(who, mask, params)
-        paths = constrained_paths(who, mask, params)
-        check_state(who, state, DissolveState, lambda s: s.beta, paths)
+        check_state(who, state, DissolveState, lambda s: s.beta, leaves.paths)
         given = leaves.beside(who, updates)
         updates, betas = dissolved(beta, leaves, given, state)
         return updates, DissolveState(optax.safe_increment(state.step), betas)

@@ -16,7 +16,6 @@ from cdopt_jax._transforms._groups import each_group
 from cdopt_jax._transforms._leaves import (
     begin,
     check_state,
-    constrained_paths,
     survey,
 )
 from cdopt_jax.prox import Regularizer
@@ -131,8 +130,7 @@ def guarded(
 
     def update(updates, state, params=None, **extra_args):
         leaves = survey(who, mask, params)
-        paths = constrained_paths(who, mask, params)
-        check_state(who, state, GuardState, lambda s: s.t, paths)
+        check_state(who, state, GuardState, lambda s: s.t, leaves.paths)
         given = leaves.beside(who, updates)
         searched = "value_fn" in extra_args
         return take(leaves, given, state, searched=searched)
@@ -164,10 +162,11 @@ def guarded(
         shrunk = treedef.flatten_up_to(shrunk)
 
         def pull(group, index, y, z):
-            return (_pulled(y, z, group.form, bounds[index], radius),)
+            end, bound = _pulled(y, z, group.form, bounds[index], radius)
+            return end, group.largest(bound)
 
         ends = leaves.constrained(shrunk)
-        pulled, _ = each_group(leaves.groups, pull, stepped, ends)
+        pulled, after = each_group(leaves.groups, pull, stepped, ends, scalars=1)
         landed = jax.tree.leaves(leaves.merge(pulled, shrunk))
 
         def move(y, u, x):
@@ -176,13 +175,13 @@ def guarded(
 
         rows = zip(landed, updates, leaves.leaves, strict=True)
         moves = treedef.unflatten([move(*row) for row in rows])
-        return moves, _report(state, vectors)
+        return moves, _report(state, (*after, *vectors[1:]))
 
     return Guarded(init, update, take)
 
 
 def _pulled(y, z, form, bound, radius):
-    """As far from y to its proximal point z as the radius allows.
+    """As far from y to its proximal point z as the radius allows, and a bound there.
 
     ‖E(y + sΔ)‖ ≤ b + 2s√(1 + b)·δ + s²δ², where ‖E(y)‖ ≤ b and δ is the norm of Δ.
     """
@@ -190,7 +189,9 @@ def _pulled(y, z, form, bound, radius):
     delta = jnp.sqrt(form.length(d, form.apply(d)))
     along, room = jnp.sqrt(1 + bound) * delta, radius - bound
     s = room / (along + jnp.sqrt(along**2 + delta**2 * room))
-    return jnp.where(each(s >= 1), z, y + each(s) * d)
+    share = jnp.minimum(s, 1)
+    reached = bound + 2 * share * along + (share * delta) ** 2
+    return jnp.where(each(s >= 1), z, y + each(s) * d), reached
 
 
 def _report(state, vectors):
