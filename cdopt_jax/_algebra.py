@@ -109,7 +109,8 @@ def pull_back(
     With c = 1 that is the gradient of h. Both sums over rows are taken at once.
     """
     y = form.apply(x)
-    e, t = form.residual(x, y), phi(form.inner(x, g))
+    # Not xᵀg, for which the transpose of x would be kept since XᵀX was formed.
+    e, t = form.residual(x, y), phi(form.inner(g, x))
     c = share(e)
     p = factor(e, mm(e, e))
     return mm(g, c * p) + mm(y, c * turn(t, e) + beta * e)
@@ -117,7 +118,12 @@ def pull_back(
 
 def factor(e: Array, e2: Array) -> Array:
     """P = I − E/2 + 3E²/8, with which A(x) = xP."""
-    return eye(e) - e / 2 + 0.375 * e2
+    return eye(e) + correction(e, e2)
+
+
+def correction(e: Array, e2: Array) -> Array:
+    """P − I, with which A(x) = x + x(P − I) is found to the last digit."""
+    return 0.375 * e2 - e / 2
 
 
 def turn(s: Array, e: Array) -> Array:

@@ -20,7 +20,7 @@ and ρ < 1 is a bound of its norm.
 3. y is far from singular. With a = wᵀNw ≥ 1 for a unit vector w, and ν = 1 + t²‖S‖² a
    bound of N, wᵀxᵀByw = wᵀ((I + E)N − tC)w ≥ a − ρ√(νa) − t‖C‖. That grows with a, so
    yᵀBy ≥ l = (1 − ρ√ν − t‖C‖)²/(1 + ρ).
-4. yᵀBy = N(I + E)N + 2tΦ(NxᵀBv) + t²D, where D = vᵀBv takes a product more; its norm
+4. yᵀBy = N(I + E)N + 2tΦ(vᵀBxN) + t²D, where D = vᵀBv takes a product more; its norm
    is at most h = 1 + ‖yᵀBy − I‖.
 5. Scaled to 2yᵀBy/(h + l), its residual is at most (h − l)/(h + l) < 1, and A, applied
    again and again to the p×p factors alone, sends it through γ each time until it
@@ -43,7 +43,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ._algebra import Form, each, eye, factor, mm, norm, phi
+from ._algebra import Form, correction, each, eye, factor, mm, norm, phi
 from .stiefel import project
 
 _NEAR = 0.25
@@ -89,7 +89,7 @@ def guarded_step(
     kind: str = "dissolved",
     after: Array | None = None,
 ) -> tuple[Array, Guard]:
-    """The point reached from ``x`` by ``u``, and how; in float32 or float64.
+    """The move from ``x`` that ``u`` leads to, and how; in float32 or float64.
 
     Of the kind ``"corrected"``, every step is taken as long ones are, to `_CLOSE`: for
     a line search, which would otherwise find the lower values off the manifold. Of the
@@ -107,7 +107,9 @@ def _step(x, u, radius, after, B, axis_name, kind):
     form = Form(B, axis_name)
     radius = jnp.minimum(radius, _WIDEST)
     bx = form.apply(x)
-    k = form.inner(bx, u)
+    # Not xᵀBu, for which x would be transposed at once, since it is there before u is,
+    # and kept: as much memory as all parameters take.
+    k = form.inner(u, bx)
     if after is not None:
         # Never so, but the compiler does not know.
         k = jnp.where(jnp.any(after < -jnp.inf), 0, k)
@@ -116,53 +118,55 @@ def _step(x, u, radius, after, B, axis_name, kind):
         return _long(x, u, bx, k, radius, form)
 
     if kind == "corrected":
-        landed, bound, t = long()
-        return landed, Guard(bound, t, jnp.ones_like(t, bool))
+        move, bound, t = long()
+        return move, Guard(bound, t, jnp.ones_like(t, bool))
     short = _free if kind == "free" else _short
-    inside, bound, land = short(x, u, bx, k, radius, form)
+    inside, bound, most, rest = short(x, u, bx, k, radius, form)
     inside = jnp.all(inside)
 
     def usual():
-        return land(), bound, jnp.ones_like(bound)
+        return rest(), bound, jnp.ones_like(bound)
 
-    landed, bound, t = lax.cond(inside, usual, long)
-    return landed, Guard(bound, t, jnp.broadcast_to(~inside, t.shape))
+    move, bound, t = lax.cond(inside, usual, long)
+    # What needs no product is added here, where it fuses with what the caller adds.
+    move = jnp.where(inside, most, 0) + move
+    return move, Guard(bound, t, jnp.broadcast_to(~inside, t.shape))
 
 
 def _free(x, u, bx, k, radius, form):
-    """Whether x + u is inside, a bound of its residual, and how to get there."""
+    """Whether x + u is inside, a bound of its residual, and the move, in two parts."""
     e = form.residual(x, bx)
     bound = norm(e + 2 * phi(k)) + form.length(u, form.apply(u))
     inside = (jnp.sqrt(norm(mm(e, e))) <= radius) & (bound <= radius)
-    return inside, bound, lambda: x + u
+    return inside, bound, jnp.zeros([], x.dtype), lambda: u
 
 
 def _short(x, u, bx, k, radius, form):
     """The same of A(x + v)."""
-    f, land = _tangential_step(x, u, bx, k, form)
+    f, most, rest = _tangential_step(x, u, bx, k, form)
     f2 = mm(f, f)
     rho = jnp.sqrt(norm(f2))
     inside = (rho <= _NEAR) & (_gamma_bound(rho) <= radius)
     # With the rounding of the products that lead there.
     bound = _gamma_bound(rho) + 8 * jnp.finfo(x.dtype).eps
-    return inside, bound, lambda: land(factor(f, f2))
+    return inside, bound, most, lambda: rest(correction(f, f2))
 
 
 def _tangential_step(x, u, bx, k, form):
-    """The residual F of z = x + v, and the map from a p×p factor w to zw."""
+    """The residual F of z = x + v, and zP − x: a part, and the rest from P − I."""
     s = phi(k)
     if not form.spread(x):
         z = x + (u - mm(x, s))
-        return form.residual(z, form.apply(z)), lambda w: mm(z, w)
+        return form.residual(z, form.apply(z)), z - x, lambda w: mm(z, w)
     # A product more, but all sums over devices in one round.
     n, m, h = eye(s) - s, form.inner(x, bx), form.inner(u, form.apply(u))
-    gram = mm(n, mm(m, n)) + 2 * phi(mm(n, k)) + h
-    return phi(gram) - eye(s), lambda w: mm(x, mm(n, w)) + mm(u, w)
+    gram = mm(n, mm(m, n)) + 2 * phi(mm(k, n)) + h
+    return phi(gram) - eye(s), u, lambda w: mm(x, mm(n, w) - s) + mm(u, w)
 
 
 def _long(x, u, bx, k, radius, form):
-    """The point, the bound and t, of any step from any point."""
-    e = form.residual(x, bx)
+    """The move, the bound and t, of any step from any point."""
+    origin, e = x, form.residual(x, bx)
     far = ~(jnp.sqrt(norm(mm(e, e))) <= radius)
     lost = ~jnp.isfinite(form.length(u, form.apply(u)) + norm(k))
     waits = far | lost
@@ -172,12 +176,13 @@ def _long(x, u, bx, k, radius, form):
         y = lax.cond(jnp.any(far), lambda: project(x, **form._asdict()), lambda: x)
         y, v = jnp.where(each(far), y, x), jnp.where(each(waits), 0, u)
         by = form.apply(y)
-        return y, v, form.residual(y, by), form.inner(by, v)
+        return y, v, form.residual(y, by), form.inner(v, by)
 
     x, u, e, k = lax.cond(jnp.any(waits), mended, lambda: (x, u, e, k))
     v = u - mm(x, phi(k))
     left, right, bound, t = _corrected(v, e, k, form)
-    return mm(x, left) + mm(v, right), bound, jnp.where(waits, 0, t)
+    move = mm(x, left) + mm(v, right) - origin
+    return move, bound, jnp.where(waits, 0, t)
 
 
 # Compiled once for each shape, for those who update outside ``jit``; inside, leaves of
@@ -197,7 +202,7 @@ def tangential(
     left a ``bound``, that need not be looked at again.
     """
     y = form.apply(x)
-    s = phi(form.inner(x, g))
+    s = phi(form.inner(g, x))
     along = g - mm(y, s)
 
     def check():
@@ -219,34 +224,32 @@ def _corrected(v, e, k, form):
     d = form.inner(v, bv / each(unit)) / each(unit)
     k = k / each(unit)
     s = phi(k)
-    s2, es = mm(s, s), mm(e, s)
-    drift, reach, bend = norm(phi(es)), jnp.sqrt(norm(mm(d, d))), norm(s2)
+    s2, se = mm(s, s), mm(s, e)
+    drift, reach, bend = norm(phi(se)), jnp.sqrt(norm(mm(d, d))), norm(s2)
 
     bend_most = jnp.minimum(_BEND, ((1 + rho) / (2 * rho)) ** 2 - 1)
     square = jnp.minimum(_REACH / reach, bend_most / bend)
     t = jnp.minimum(jnp.minimum(jnp.sqrt(square), (1 - rho) / 4 / drift), unit)
 
     n = one + each(t**2) * s2
-    gram = mm(n, n + mm(e, n)) + each(2 * t) * mm(n, k - s - es) + each(t**2) * d
+    gram = mm(n, n + mm(e, n)) + each(2 * t) * mm(k - s - se, n) + each(t**2) * d
     gram = phi(gram)
     excess = gram - one
     high = 1 + jnp.sqrt(norm(mm(excess, excess)))
     low = (1 - rho * jnp.sqrt(1 + t**2 * bend) - t * drift) ** 2 / (1 + rho)
     scale = (high + low) / 2
     f = gram / each(scale) - one
-    f2 = mm(f, f)
-    w = factor(f, f2) / each(jnp.sqrt(scale))
-    bound = _gamma_bound((high - low) / (high + low))
+    w = jnp.broadcast_to(one, f.shape) / each(jnp.sqrt(scale))
+    bound = (high - low) / (high + low)
 
     def again(_, carry):
-        def more(f, f2, w, bound):
-            f = _gamma(f, f2)
+        def more(f, w, bound):
             f2 = mm(f, f)
-            return f, f2, mm(w, factor(f, f2)), _gamma_bound(bound)
+            return _gamma(f, f2), mm(w, factor(f, f2)), _gamma_bound(bound)
 
         return lax.cond(jnp.any(carry[-1] > _CLOSE), more, lambda *same: same, *carry)
 
-    _, _, w, bound = lax.fori_loop(1, _TIMES, again, (f, f2, w, bound))
+    _, w, bound = lax.fori_loop(0, _TIMES, again, (f, w, bound))
     # Of the rounding in yᵀBy, a sum of larger matrices.
     bound = bound + 8 * jnp.finfo(e.dtype).eps * (1 + t * norm(k)) ** 2
     return mm(n, w), each(t / unit) * w, bound, t / unit

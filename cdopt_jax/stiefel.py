@@ -50,6 +50,9 @@ AxisName = str | tuple[str, ...] | None
 # and leaves every singular value where A takes it to one (Jordan et al., "Muon", 2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 
+# A, in the same form.
+_A = (15 / 8, -10 / 8, 3 / 8)
+
 
 def residual(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Array:
     """E = xᵀBx − I, how far x is from the constraint; float32 for half precision."""
@@ -207,18 +210,16 @@ def _polar(x, B, axis_name):
     size = jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)
     size = jnp.where(size > 0, size, 1)
     x = x / jnp.sqrt(size) / jnp.sqrt(jnp.maximum(each(norm(m / size)), 1))
-    single = x.dtype == jnp.float32
-    a, b, c = _QUINTIC
+    grow, polish = (11, 4) if x.dtype == jnp.float32 else (15, 6)
+    # One loop for both, since what is rarely run should compile quickly.
+    quintics = jnp.array([_QUINTIC] * grow + [_A] * polish, x.dtype)
 
-    def grow(_, x):
+    def step(i, x):
+        a, b, c = quintics[i]
         m = form.inner(x, form.apply(x))
         return mm(x, a * eye(m) + b * m + c * mm(m, m))
 
-    def polish(_, x):
-        return mm(x, _expand(x, form)[2])
-
-    x = lax.fori_loop(0, 11 if single else 15, grow, x)
-    return lax.fori_loop(0, 4 if single else 6, polish, x)
+    return lax.fori_loop(0, grow + polish, step, x)
 
 
 # Compiled once for each shape, for those who call it outside ``jit``.

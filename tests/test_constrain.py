@@ -260,6 +260,6 @@ def test_the_whole_of_it_forms_six_products():
 
     products = compiled_products(update, x, x)
     # xᵀg and xΦ(xᵀg); xᵀu, xΦ(xᵀu), zᵀz and zP. Then what stands in branches: xᵀx of a
-    # start not yet known to be near; five for a long step; seven where one outside is
-    # brought in, five of them in `project`.
-    assert products.count(320 * 40 * 40) == 6 + 1 + 5 + 7
+    # start not yet known to be near; five for a long step; five where one outside is
+    # brought in, three of them in `project`.
+    assert products.count(320 * 40 * 40) == 6 + 1 + 5 + 5

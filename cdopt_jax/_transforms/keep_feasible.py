@@ -142,9 +142,9 @@ def guarded(
         def land(group, index, u):
             x = group.x
             after = next(reversed(bounds.values()), None)
-            y, guard = guarded_step(x, u, share, group.form, kind=how, after=after)
+            move, guard = guarded_step(x, u, share, group.form, kind=how, after=after)
             bounds[index] = guard.bound
-            end = y - x if regularizer is None else y
+            end = move if regularizer is None else x + move
 
             # The largest bound, the least t, and whether any took the long way.
             formed = group.largest(guard.formed.astype(jnp.int32))
