@@ -17,8 +17,8 @@ from cdopt_jax._algebra import Form, widen
 from cdopt_jax._layout import on_one_device
 from cdopt_jax._reading import Reading
 
-SMALL = 2**14
-"""The entries of the largest leaf to be stacked: beyond, copies outweigh calls."""
+SMALL = 2**13
+"""The entries of the largest leaf to be stacked: beyond, one by one is quicker."""
 
 
 class Group(NamedTuple):
