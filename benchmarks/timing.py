@@ -58,7 +58,7 @@ def interleaved(
 
 def compiled(
     function: Callable[..., Any], *arguments: Any
-) -> tuple[partial[Any], float]:
+) -> tuple[Callable[[], Any], float]:
     """The program for these arguments, applied to them, and the seconds to make it."""
     began = time.perf_counter()
     program = jax.jit(function).lower(*arguments).compile()
