@@ -48,7 +48,7 @@ def program(shape: tuple[int, int], count: int) -> tuple[Callable[[], Any], floa
     began = time.perf_counter()
     made = jax.jit(step).lower(x, g, state).compile()
     seconds = time.perf_counter() - began
-    kernels = len(_KERNEL.findall(_FUSED.sub("", made.as_text())))
+    kernels = len(_KERNEL.findall(_FUSED.sub("", made.as_text() or "")))
     return partial(made, x, g, state), seconds, kernels
 
 
