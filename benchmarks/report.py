@@ -1,97 +1,208 @@
-"""What a set of runs leaves behind in words and numbers: a table and a JSON file."""
+"""Tables and figures of a folder of runs: ``python -m benchmarks.report DIR``."""
 
-import json
-import math
-import platform
-from collections.abc import Mapping
-from importlib.metadata import version
+import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
+import numpy as np
 
-import cdopt_jax as cdx
-from benchmarks.training import ZERO, Run
-
-_HEADER = (
-    "method",
-    "minimises",
-    "test accuracy",
-    "training loss φ",
-    "φ + γ‖w‖₁",
-    "sparsity",
-    "exact zeros",
-    "feasibility",
-    "ms a step",
-    "compile, s",
-)
+from benchmarks import figures
+from benchmarks.methods import METHODS
+from benchmarks.runs import FolderError, Run, find_runs, read_configuration
+from benchmarks.training import SAMPLE, ZERO, Record
 
 LEGEND = f"""\
-φ is the mean cross-entropy over the training examples. Sparsity is the share of kernel
-entries with |w| < {ZERO:.0e}, and exact zeros are the share with w = 0: a subgradient
-step leaves entries hovering round zero, at a distance that falls with the learning
-rate. Feasibility is the largest ‖XᵀX − I‖_F of the kernels that the constrained methods
-keep orthonormal. The time of a step is the median, without compilation."""
+φ is the mean cross-entropy over the training examples, {SAMPLE} of them at most.
+Accuracy and φ are those of the network at the point where the method takes its
+gradients: A(X) for those on h. Sparsity is the share of trainable entries with
+|w| < {ZERO:.0e}, and exact zeros are the share with w = 0: a subgradient step leaves
+entries hovering round zero, at a distance that falls with the learning rate.
+Feasibility is the largest ‖XᵀX − I‖_F of the kernels that the constrained methods keep
+orthonormal, of X and of A(X). Times are those of training steps, without compilation
+and without the evaluation after each epoch; the time of a step is the median. After
+each ± is the standard deviation over seeds."""
 
 
-def table(runs: Mapping[str, Run]) -> str:
-    """Lay out the last epoch of each run as a Markdown table."""
-    rows = [_HEADER, *(_row(name, run) for name, run in runs.items())]
+class Group(NamedTuple):
+    """The runs of one method.
+
+    Attributes:
+        name: The method.
+        runs: One for each seed.
+        records: Of each run.
+    """
+
+    name: str
+    runs: list[Run]
+    records: list[list[Record]]
+
+    @property
+    def label(self) -> str:
+        """The name of the method in tables."""
+        return METHODS[self.name].label
+
+    def last(self, field: str) -> np.ndarray:
+        """A field of the last record of each run."""
+        return np.array([getattr(records[-1], field) for records in self.records])
+
+    def curve(self, field: str) -> np.ndarray:
+        """A field over the epochs that all runs have: of shape (runs, epochs)."""
+        length = min(map(len, self.records))
+        return np.array(
+            [[getattr(r, field) for r in records[:length]] for records in self.records]
+        )
+
+    def seconds_to(self, accuracy: float) -> np.ndarray:
+        """When each run first had that test accuracy; NaN if it never had."""
+        times = [
+            next((r.seconds for r in records if r.test_accuracy >= accuracy), np.nan)
+            for records in self.records
+        ]
+        return np.array(times)
+
+
+def groups(folder: Path) -> list[Group]:
+    """The runs of a folder, by method, in the order of the list of methods."""
+    found: dict[str, list[Run]] = {}
+    for run in find_runs(folder):
+        found.setdefault(run.method, []).append(run)
+    return [
+        Group(name, found[name], [run.records() for run in found[name]])
+        for name in METHODS
+        if name in found
+    ]
+
+
+def target(found: Sequence[Group]) -> float:
+    """An accuracy that most methods reach: nine tenths of the best mean."""
+    return 0.9 * max(float(g.last("test_accuracy").mean()) for g in found)
+
+
+def table(found: Sequence[Group], accuracy: float) -> Iterator[str]:
+    """The last epoch of each method, in Markdown."""
+    header = (
+        "method",
+        "minimises",
+        "η₀",
+        "seeds",
+        "test accuracy, %",
+        "φ",
+        "φ + γ‖w‖₁",
+        "sparsity, %",
+        "exact zeros, %",
+        "‖XᵀX − I‖",
+        "of A(X)",
+        "ms a step",
+        f"s to {100 * accuracy:.0f} %",
+        "compile, s",
+    )
+    rows: list[tuple[str, ...]] = [header]
+    for group in found:
+        settings = group.runs[0].settings
+        compiling = np.mean([run.settings["compile_seconds"] for run in group.runs])
+        rows.append(
+            (
+                group.label,
+                METHODS[group.name].minimises,
+                f"{settings['learning_rate']:g}",
+                str(len(group.runs)),
+                _spread(100 * group.last("test_accuracy"), ".2f"),
+                _spread(group.last("train_loss"), ".3g"),
+                _spread(group.last("objective"), ".3g"),
+                _spread(100 * group.last("sparsity"), ".1f"),
+                _spread(100 * group.last("exact_zeros"), ".1f"),
+                f"{group.last('feasibility').max():.1e}",
+                f"{group.last('dissolved').max():.1e}",
+                f"{1000 * group.last('step_seconds').mean():.3g}",
+                _spread(group.seconds_to(accuracy), ".3g"),
+                f"{compiling:.1f}",
+            )
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])
+    yield lines[0]
+    yield "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    yield from lines[1:]
 
 
-def _row(name: str, run: Run) -> tuple[str, ...]:
-    last = run.records[-1]
+def _spread(values, form):
+    if np.isnan(values).any():
+        return "—"
+    text = f"{values.mean():{form}}"
+    return text if len(values) == 1 else f"{text} ± {values.std(ddof=1):.1g}"
+
+
+def title(configuration: dict[str, Any]) -> str:
+    """What was trained, in a line."""
+    width = configuration["width"]
+    vgg = configuration["model"].startswith("vgg") and width != 1
+    examples = configuration["examples"]
     return (
-        name,
-        run.method.minimises,
-        f"{last.test_accuracy:.4f}",
-        f"{last.train_loss:.2e}",
-        f"{last.objective:.4f}",
-        f"{last.sparsity:.1%}",
-        f"{last.exact_zeros:.1%}",
-        f"{last.feasibility:.1e}",
-        f"{1000 * run.step_seconds:.2f}",
-        f"{run.compile_seconds:.1f}",
+        f"{configuration['model']}{f' of width {width:g}' if vgg else ''} on "
+        f"{f'{examples} images of ' if examples else ''}{configuration['dataset']}, "
+        f"batches of {configuration['batch_size']}, γ = {configuration['gamma']:g}, "
+        f"β = {configuration['beta']:g}"
     )
 
 
-def save(path: Path, configuration: Mapping[str, Any], runs: Mapping[str, Run]) -> None:
-    """Write everything needed to draw the figure again, or to doubt it."""
-    content = {
-        "configuration": dict(configuration),
-        "versions": _versions(),
-        "runs": {name: _entry(run) for name, run in runs.items()},
-    }
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", "utf-8")
+def summary(folder: Path, accuracy: float | None = None) -> str:
+    """The table, with what is needed to read it."""
+    content, found = read_configuration(folder), groups(folder)
+    if not found:
+        raise FolderError(f"{folder} holds no records yet")
+    configuration = content["configuration"]
+    accuracy = target(found) if accuracy is None else accuracy
+    versions = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
+    epochs = max(len(records) - 1 for g in found for records in g.records)
+    lines = [
+        f"# {title(configuration)}",
+        "",
+        f"After {epochs} epochs of {configuration['epochs']}; learning rate by the "
+        f"schedule “{configuration['schedule']}”; {versions}.",
+        "",
+        *table(found, accuracy),
+        "",
+        LEGEND,
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _versions() -> dict[str, str]:
-    others = ("jax", "jaxlib", "optax", "flax", "numpy", "scikit-learn")
-    return {
-        "cdopt_jax": cdx.__version__,
-        **{name: version(name) for name in others},
-        "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
-    }
+def write(folder: Path, accuracy: float | None = None) -> None:
+    """Write the table and the figures into the folder.
+
+    Raises:
+        FolderError: If it is no folder of runs, or has no records.
+    """
+    text = summary(folder, accuracy)
+    found = groups(folder)
+    heading = title(read_configuration(folder)["configuration"])
+    figures.curves(folder / "curves.png", heading, found)
+    figures.feasibility(folder / "feasibility.png", heading, found)
+    images = "![](curves.png)\n\n![](feasibility.png)\n"
+    (folder / "report.md").write_text(f"{text}\n{images}", "utf-8")
 
 
-def _entry(run: Run) -> dict[str, Any]:
-    return {
-        "minimises": run.method.minimises,
-        "settings": dict(run.method.settings),
-        "compile_seconds": run.compile_seconds,
-        "step_seconds": run.step_seconds,
-        "records": [
-            # JSON knows no NaN, which a diverged run is full of.
-            {
-                name: value if math.isfinite(value) else None
-                for name, value in record._asdict().items()
-            }
-            for record in run.records
-        ],
-    }
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the report, and print the table.
+
+    Args:
+        argv: The command line after the program's name; the process's own if None.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.report", description="Report on a folder of runs."
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--accuracy", type=float, help="time to reach this one (0 to 1)"
+    )
+    options = parser.parse_args(argv)
+    try:
+        write(options.folder, options.accuracy)
+    except FolderError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    print(summary(options.folder, options.accuracy))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """One training run: compile the step, take the steps, time them, measure each epoch."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -11,11 +11,14 @@ import numpy as np
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.data import Examples, Split
-from benchmarks.methods import Method, Params, Task
+from benchmarks.data import Examples, Split, augmented, batches
+from benchmarks.methods import Method, Task
 
 # The paper's threshold for an entry to count as zero.
 ZERO = 1e-5
+# The training loss is taken over no more examples than that, the first ones.
+SAMPLE = 2000
+CHUNK = 1000
 
 
 class Record(NamedTuple):
@@ -23,12 +26,16 @@ class Record(NamedTuple):
 
     Attributes:
         epoch: How many passes over the training examples came before.
-        test_accuracy: The share of held-out examples classified correctly.
-        train_loss: φ, the mean cross-entropy over all training examples.
+        test_accuracy: The share of held-out examples classified correctly, by the
+            network at the point where the method takes its gradients.
+        train_loss: φ there, the mean cross-entropy over the first training examples.
         objective: φ + γr.
-        sparsity: The share of kernel entries that are zero to within `ZERO`.
+        sparsity: The share of trainable entries that are zero to within `ZERO`.
         exact_zeros: The share that are zero.
         feasibility: The largest ‖XᵀX − I‖_F among the kernels the task constrains.
+        dissolved: The largest ‖A(X)ᵀA(X) − I‖_F.
+        seconds: What the training steps took so far, without compilation.
+        step_seconds: The median time of a step in this epoch.
     """
 
     epoch: int
@@ -38,122 +45,180 @@ class Record(NamedTuple):
     sparsity: float
     exact_zeros: float
     feasibility: float
-
-
-class Run(NamedTuple):
-    """The outcome of training with one method.
-
-    Attributes:
-        method: What was trained with.
-        records: One per epoch, and one before the first.
-        compile_seconds: How long the step took to trace and compile.
-        step_seconds: The median time of a step once compiled.
-    """
-
-    method: Method
-    records: list[Record]
-    compile_seconds: float
+    dissolved: float
+    seconds: float
     step_seconds: float
 
 
+class State(NamedTuple):
+    """What a step changes.
+
+    Attributes:
+        params: The trainable parameters.
+        stats: The running statistics of normalisation layers.
+        optimizer: The optimiser's state.
+    """
+
+    params: Any
+    stats: Any
+    optimizer: Any
+
+
 class Trainer:
-    """Trains one model on one data set, from one start, in one order of batches.
+    """Trains one model on one data set with one seed.
 
     Args:
         model: Maps a batch of images to logits.
         task: The constraint and the regulariser.
         split: The data.
-        order: Which examples make up each batch; see `benchmarks.data.batch_order`.
+        batch_size: The examples of a step.
+        seed: Of the start, the order of examples and their augmentation.
     """
 
-    def __init__(self, model: nn.Module, task: Task, split: Split, order: np.ndarray):
+    def __init__(
+        self, model: nn.Module, task: Task, split: Split, batch_size: int, seed: int
+    ):
         self.model = model
         self.task = task
         self.split = split
-        self.order = order
-        # One function for all methods: compiled once, and outside the timed steps.
-        self._measure = jax.jit(self._measurements)
+        self.batch_size = batch_size
+        self.seed = seed
+        # Compiled once for all methods, and outside the timed steps.
+        self._judge = jax.jit(self._judgement)
+        self._look = jax.jit(self._geometry)
 
-    def start(self, key: jax.Array) -> Params:
-        """Draw initial parameters that satisfy the constraint."""
+    @property
+    def steps(self) -> int:
+        """How many there are in an epoch."""
+        return len(self.split.train.labels) // self.batch_size
+
+    def start(self, method: Method) -> State:
+        """Initial parameters that satisfy the constraint, the same for all methods."""
+
         # Compiled as a whole: operation by operation it takes several times as long.
-        params = jax.jit(self.model.init)(key, self.split.train.images[:1])["params"]
-        return cdx.project(params, self.task.mask)
+        @jax.jit
+        def draw(key, images):
+            variables = dict(self.model.init(key, self.split.normalised(images)))
+            params = cdx.project(variables.pop("params"), self.task.mask)
+            return State(params, variables, method.transform.init(params))
 
-    def train(
+        return draw(jax.random.key(self.seed), self.split.train.images[:1])
+
+    def compile(
+        self, method: Method, state: State
+    ) -> tuple[Callable[..., State], float]:
+        """The program of a step, and the seconds that it took to make it."""
+        rows = batches(self.seed, 1, len(self.split.train.labels), self.batch_size)[0]
+        began = time.perf_counter()
+        step = jax.jit(self._step(method), donate_argnums=0)
+        step = step.lower(state, self.split.train, rows, jax.random.key(0)).compile()
+        return step, time.perf_counter() - began
+
+    def epoch(
+        self, step: Callable[..., State], state: State, epoch: int
+    ) -> tuple[State, list[float]]:
+        """The state after a pass over the examples, and the seconds of each step."""
+        train = self.split.train
+        keys = jax.random.fold_in(jax.random.key(self.seed), epoch)
+        seconds = []
+        order = batches(self.seed, epoch, len(train.labels), self.batch_size)
+        for rows, key in zip(order, jax.random.split(keys, len(order)), strict=True):
+            began = time.perf_counter()
+            state = jax.block_until_ready(step(state, train, rows, key))
+            seconds.append(time.perf_counter() - began)
+        return state, seconds
+
+    def record(
         self,
         method: Method,
-        params: Params,
-        on_epoch: Callable[[Record], None],
-    ) -> Run:
-        """Train from the given parameters.
+        state: State,
+        epoch: int,
+        before: float,
+        taken: list[float],
+    ) -> Record:
+        """What there is to say after an epoch.
 
         Args:
-            method: What to train with.
-            params: Where to start.
-            on_epoch: Called with each epoch's record, to show progress.
+            method: What is trained with.
+            state: Where it stands.
+            epoch: After which epoch.
+            before: The seconds of the epochs before.
+            taken: Those of each step of this one.
         """
-        train = self.split.train
-        state = method.transform.init(params)
-        began = time.perf_counter()
-        step = jax.jit(self._step(method))
-        step = step.lower(params, state, train, self.order[0, 0]).compile()
-        compile_seconds = time.perf_counter() - began
+        point = jax.jit(method.point)(state.params)
+        sample = Examples(*(part[:SAMPLE] for part in self.split.train))
+        loss, _ = self._over(point, state.stats, sample)
+        _, accuracy = self._over(point, state.stats, self.split.test)
+        looks = {name: float(x) for name, x in self._look(state.params).items()}
+        return Record(
+            epoch,
+            accuracy,
+            loss,
+            loss + looks.pop("regularizer"),
+            seconds=before + sum(taken),
+            step_seconds=float(np.median(taken)) if taken else 0.0,
+            **looks,
+        )
 
-        records = [self._record(0, params)]
-        seconds = []
-        for epoch, batches in enumerate(self.order, start=1):
-            for rows in batches:
-                began = time.perf_counter()
-                params, state = jax.block_until_ready(step(params, state, train, rows))
-                seconds.append(time.perf_counter() - began)
-            records.append(self._record(epoch, params))
-            on_epoch(records[-1])
-        return Run(method, records, compile_seconds, float(np.median(seconds)))
+    def _over(self, params, stats, examples):
+        """The mean loss and accuracy over some examples, a part at a time."""
+        count = len(examples.labels)
+        size = count if count <= SAMPLE else CHUNK
+        parts = [
+            self._judge(params, stats, *(part[i : i + size] for part in examples))
+            for i in range(0, count, size)
+        ]
+        return tuple(float(sum(column)) / count for column in zip(*parts, strict=True))
 
     def _step(self, method: Method):
-        def objective(params, images, labels):
-            value = self._loss(params, Examples(images, labels))
+        def objective(params, stats, images, labels):
+            variables = {"params": params, **stats}
+            logits, new = self.model.apply(
+                variables, images, train=True, mutable=list(stats)
+            )
+            value = _cross_entropy(logits, labels).mean()
             if method.differentiates_regularizer:
                 value += self.task.regularizer.value(params)
-            return value
+            return value, new
 
-        def step(params, state, train, rows):
-            grads = jax.grad(objective)(
-                method.point(params), train.images[rows], train.labels[rows]
+        def step(state, train, rows, key):
+            images = train.images[rows]
+            if self.split.natural:
+                images = augmented(key, images)
+            images = self.split.normalised(images)
+            point = method.point(state.params)
+            grads, stats = jax.grad(objective, has_aux=True)(
+                point, state.stats, images, train.labels[rows]
             )
-            updates, state = method.transform.update(grads, state, params)
-            return optax.apply_updates(params, updates), state
+            updates, optimizer = method.transform.update(
+                grads, state.optimizer, state.params
+            )
+            params = optax.apply_updates(state.params, updates)
+            return State(params, stats, optimizer)
 
         return step
 
-    def _logits(self, params: Params, images: jax.Array) -> jax.Array:
-        return jnp.asarray(self.model.apply({"params": params}, images))
+    def _judgement(self, params, stats, images, labels):
+        """The sum of the losses, and the number of hits."""
+        variables = {"params": params, **stats}
+        logits = self.model.apply(variables, self.split.normalised(images))
+        hits = jnp.asarray(logits).argmax(-1) == labels
+        return _cross_entropy(logits, labels).sum(), hits.sum()
 
-    def _loss(self, params: Params, examples: Examples) -> jax.Array:
-        logits = self._logits(params, examples.images)
-        return optax.softmax_cross_entropy_with_integer_labels(
-            logits, examples.labels
-        ).mean()
-
-    def _record(self, epoch: int, params: Params) -> Record:
-        measured = self._measure(params, self.split.train, self.split.test)
-        return Record(epoch, **{name: float(x) for name, x in measured.items()})
-
-    def _measurements(
-        self, params: Params, train: Examples, test: Examples
-    ) -> Mapping[str, jax.Array]:
-        loss = self._loss(params, train)
-        hits = self._logits(params, test.images).argmax(-1) == test.labels
-        # Biases start at zero and would count as sparse without any doing.
-        kernels = [x.ravel() for x in jax.tree.leaves(params) if x.ndim > 1]
-        entries = jnp.abs(jnp.concatenate(kernels))
-        residuals = cdx.feasibility(params, self.task.mask)
+    def _geometry(self, params):
+        entries = jnp.concatenate([jnp.abs(x).ravel() for x in jax.tree.leaves(params)])
         return {
-            "test_accuracy": hits.mean(),
-            "train_loss": loss,
-            "objective": loss + self.task.regularizer.value(params),
+            "regularizer": self.task.regularizer.value(params),
             "sparsity": (entries < ZERO).mean(),
             "exact_zeros": (entries == 0).mean(),
-            "feasibility": jnp.stack(list(residuals.values())).max(),
+            "feasibility": self._farthest(params),
+            "dissolved": self._farthest(self.task.dissolved(params)),
         }
+
+    def _farthest(self, params):
+        residuals = cdx.feasibility(params, self.task.mask)
+        return jnp.stack(list(residuals.values())).max()
+
+
+def _cross_entropy(logits, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)

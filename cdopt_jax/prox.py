@@ -181,7 +181,9 @@ def _check_weights(who, label, tree):
                 f"{who}: {where} must be a number ≥ 0 or an array of them; it is {w!r}."
             )
         known = not isinstance(w, Tracer | jax.ShapeDtypeStruct)
-        if known and not bool(jnp.all(jnp.asarray(w) >= 0)):
+        known = known and getattr(w, "is_fully_addressable", True)
+        # By NumPy: inside ``jit``, JAX would not tell.
+        if known and not np.all(np.asarray(w) >= 0):
             raise ValueError(
                 f"{who}: {where} must be a number ≥ 0, for r must be convex; it is {w}."
             )

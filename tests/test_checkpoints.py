@@ -23,6 +23,7 @@ def start(directory, mode):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit_in_a_new_process(tmp_path):
     with start(tmp_path, "whole") as whole:
         with start(tmp_path, "killed") as killed:

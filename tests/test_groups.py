@@ -100,6 +100,7 @@ def test_groups_are_mapped_over_as_single_leaves_are(name):
         )
 
 
+@pytest.mark.slow
 def test_a_step_can_be_differentiated_through_its_groups():
     tx: Any = cdx.constrain(optax.sgd(0.1))
     params, grads = trees()

@@ -148,6 +148,7 @@ def test_several_processes_end_where_one_does(whole, count):
         assert ends["feasibility/hidden/kernel"] < 1e-5
 
 
+@pytest.mark.slow
 @slices_saved
 def test_a_run_with_a_killed_process_ends_and_can_be_resumed(whole, tmp_path):
     out = tmp_path / "killed"

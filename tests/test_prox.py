@@ -266,3 +266,14 @@ def test_weights_may_be_traced():
 
     value, slope = jax.jit(jax.value_and_grad(shrunk))(0.25)
     assert (value, slope) == (2.25, -3.0)
+
+
+def test_a_regularizer_can_be_made_inside_jit():
+    @jax.jit
+    def step(x, weight):
+        known, traced = prox.l1(0.1), prox.l1(weight)
+        return known.prox(x, 1.0), traced.prox(x, 1.0)
+
+    x = jnp.array([-1.0, 0.05, 0.3])
+    for shrunk in step(x, 0.1):
+        np.testing.assert_allclose(shrunk, [-0.9, 0.0, 0.2], atol=1e-12)

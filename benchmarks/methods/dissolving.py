@@ -1,4 +1,4 @@
-"""The two algorithms of the paper.
+"""The paper's two algorithms, and other optimisers on its dissolving function h.
 
 Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth Optimization over
 the Stiefel Manifold".
@@ -7,59 +7,78 @@ the Stiefel Manifold".
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.methods.signature import Method, Task
+from benchmarks.methods.lookahead import lookahead
+from benchmarks.methods.signature import Method, Task, itself
+
+MOMENTUM = 0.9
 
 
-def algorithm_1(
-    task: Task,
-    *,
-    learning_rate: float = 0.1,
-    momentum: float = 0.9,
-    beta: float = 3.0,
-) -> Method:
-    """Subgradient steps on the dissolving function h, with momentum.
-
-    The paper's β is 0.1. At this learning rate that lets ‖XᵀX − I‖ pass 1 in the first
-    epochs, outside the region in which h is known to be faithful to f.
-    """
+def _on_h(task: Task, rate: float, *optimiser, **settings) -> Method:
+    """An optimiser on gradients of h, which knows nothing of the constraint."""
     return Method(
-        transform=optax.chain(
-            cdx.dissolve_gradients(beta, task.mask),
-            optax.sgd(task.schedule(learning_rate), momentum),
-        ),
-        point=lambda params: cdx.dissolve(params, task.mask),
+        optax.chain(cdx.dissolve_gradients(task.beta, task.mask), *optimiser),
+        task.dissolved,
         differentiates_regularizer=True,
-        minimises="φ + γ‖w‖₁ on Stiefel, subgradient",
-        settings={
-            "learning_rate": learning_rate,
-            "momentum": momentum,
-            "beta": beta,
-        },
+        settings={"learning_rate": rate, "beta": task.beta, **settings},
     )
 
 
-def algorithm_2(
-    task: Task, *, learning_rate: float = 1.0, momentum: float = 0.9
-) -> Method:
-    """Proximal steps from the dissolved point, with momentum."""
+def algorithm_1(task: Task, rate: float) -> Method:
+    """Stochastic subgradient steps on h."""
+    return _on_h(task, rate, optax.sgd(task.schedule(rate)))
+
+
+def algorithm_1_momentum(task: Task, rate: float) -> Method:
+    """The same with momentum."""
+    sgd = optax.sgd(task.schedule(rate), MOMENTUM)
+    return _on_h(task, rate, sgd, momentum=MOMENTUM)
+
+
+def yogi(task: Task, rate: float) -> Method:
+    """Yogi on h."""
+    return _on_h(task, rate, optax.yogi(task.schedule(rate)))
+
+
+def ranger(task: Task, rate: float) -> Method:
+    """Ranger on h: centralised gradients, rectified Adam and lookahead."""
+    fast = optax.chain(optax.centralize(), optax.radam(task.schedule(rate)))
+    return _on_h(task, rate, lookahead(fast))
+
+
+def algorithm_2(task: Task, rate: float) -> Method:
+    """Stochastic proximal subgradient steps from A(X), as the paper writes them."""
+    return _proximal(task, rate, tangential=False)
+
+
+def algorithm_2_tangential(task: Task, rate: float) -> Method:
+    """The same along J_A(X)[D] instead of D.
+
+    Without the normal part of the direction the step leaves the manifold only to second
+    order, which allows learning rates far above the paper's bound, and a stationary
+    point is a fixed point.
+    """
+    return _proximal(task, rate, tangential=True)
+
+
+def algorithm_2_momentum(task: Task, rate: float) -> Method:
+    """The tangential one with momentum."""
+    # A mean of gradients, not the sum `optax.trace` keeps: the prox is scaled by the
+    # learning rate alone, so a sum would weigh φ 1/(1 − momentum) times too much
+    # against r. Not debiased, so that the first steps are short.
+    mean = optax.ema(MOMENTUM, debias=False)
+    plain = algorithm_2_tangential(task, rate)
+    settings = {**plain.settings, "momentum": MOMENTUM}
+    chained = optax.chain(mean, plain.transform)
+    return plain._replace(transform=chained, settings=settings)
+
+
+def _proximal(task, rate, *, tangential):
+    step = cdx.proximal_step(
+        task.schedule(rate), task.regularizer, task.mask, tangential=tangential
+    )
     return Method(
-        transform=optax.chain(
-            # A mean of gradients, not the sum `optax.trace` keeps: the prox is scaled
-            # by the learning rate alone, so a sum would weigh φ 1/(1 − momentum) times
-            # too much against r. Not debiased, so that the first steps are short.
-            optax.ema(momentum, debias=False),
-            cdx.proximal_step(
-                task.schedule(learning_rate),
-                task.regularizer,
-                task.mask,
-                # Without the normal part of the direction the step leaves the manifold
-                # only to second order, which allows learning rates far above the
-                # paper's bound.
-                tangential=True,
-            ),
-        ),
-        point=lambda params: params,
+        step,
+        itself,
         differentiates_regularizer=False,
-        minimises="φ + γ‖w‖₁ on Stiefel, prox",
-        settings={"learning_rate": learning_rate, "momentum": momentum},
+        settings={"learning_rate": rate},
     )

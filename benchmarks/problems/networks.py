@@ -21,15 +21,16 @@ def _cross_entropy(logits, labels):
 def digits_network(seed: int, batch: int = 128) -> Problem:
     """A convolutional network on scikit-learn's digits, all layers but the last."""
     split = digits()
-    model, train = CNN(split.classes), split.train
-    params = model.init(jax.random.key(seed), train.images[:1])["params"]
+    model, everything = CNN(split.classes), split.train.labels
+    whole = split.normalised(split.train.images)
+    params = model.init(jax.random.key(seed), whole[:1])["params"]
 
-    def value(params, images=train.images, labels=train.labels):
+    def value(params, images=whole, labels=everything):
         return _cross_entropy(model.apply({"params": params}, images), labels)
 
     def loss(params, key):
-        rows = jax.random.randint(key, (batch,), 0, len(train.labels))
-        return value(params, train.images[rows], train.labels[rows])
+        rows = jax.random.randint(key, (batch,), 0, len(everything))
+        return value(params, whole[rows], everything[rows])
 
     start = cdx.project(params, CNN_MASK)
     return Problem(loss, value, start, CNN_MASK)

@@ -1,0 +1,128 @@
+"""A training step of VGG-19, split into model and optimiser: every method.
+
+``python -m benchmarks.network`` times the gradient of the loss, which is the same for
+all methods, and what each does with it, at the shapes of the paper's network. Programs
+take turns, and medians are written.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from tqdm import tqdm
+
+import cdopt_jax as cdx
+from benchmarks.methods import METHODS, Task
+from benchmarks.timing import environment, interleaved
+from benchmarks.vgg import IMAGE, VGG, VGG_MASK, random_images
+
+RATE = 0.1
+TASK = Task(VGG_MASK, 1e-5, 0.1, optax.constant_schedule)
+
+
+def start(model: VGG) -> tuple[Any, Any]:
+    """Parameters on the manifold, and statistics."""
+    variables = model.init(jax.random.key(0), jnp.zeros((1, *IMAGE), jnp.float32))
+    return cdx.project(variables["params"], VGG_MASK), variables["batch_stats"]
+
+
+def gradient(model: VGG, stats: Any) -> Callable[..., Any]:
+    """The gradient of the loss, without the l1 term."""
+
+    def loss(params, images, labels):
+        variables = {"params": params, "batch_stats": stats}
+        logits, new = model.apply(
+            variables, images, train=True, mutable=["batch_stats"]
+        )
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return losses.mean(), new
+
+    return jax.jit(jax.grad(loss, has_aux=True))
+
+
+def optimiser(name: str, params: Any, grads: Any) -> Callable[[], Any]:
+    """What a method adds to the gradient of φ: the point, γr, and the update."""
+    method = METHODS[name].make(TASK, RATE)
+
+    def step(params, grads, state):
+        point = method.point(params)
+        if method.differentiates_regularizer:
+            more = jax.grad(TASK.regularizer.value)(point)
+            grads = jax.tree.map(jnp.add, grads, more)
+        updates, state = method.transform.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, point
+
+    program = jax.jit(step)
+    state = method.transform.init(params)
+    # As in the middle of a run: first steps may differ.
+    params, state, _ = program(params, grads, state)
+    return partial(program, params, grads, state)
+
+
+def table(seconds: Mapping[str, float], model: float) -> Iterator[str]:
+    """Of each method the seconds, and what R-sgd and R-proxsgd take of it."""
+    rivals = "R-sgd (polar) / it | R-proxsgd / it"
+    yield f"| method | optimiser, s | whole step, s | {rivals} |"
+    yield "|---" * 5 + "|"
+    for name, own in seconds.items():
+        ratios = [
+            f"{seconds[rival] / own:.1f}" if rival in seconds else ""
+            for rival in ("r-sgd-polar", "r-proxsgd")
+        ]
+        label = METHODS[name].label
+        cells = [label, f"{own:.3f}", f"{model + own:.2f}", *ratios]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and write the records and the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--depth", type=int, choices=(8, 19), default=19)
+    add("--width", type=float, default=1.0)
+    add("--batch", type=int, default=128)
+    add("--repeats", type=int, default=5)
+    add("--method", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
+    add("--out", type=Path, default=Path("benchmarks/results/network"))
+    options = parser.parse_args(arguments)
+    model = VGG(options.depth, options.width)
+    around = environment("jax", "jaxlib", "optax", "flax")
+    params, stats = start(model)
+    batch = random_images(options.batch)
+    derive = gradient(model, stats)
+    grads, _ = derive(params, *batch)
+    passes = interleaved(
+        {"model": partial(derive, params, *batch)}, min(3, options.repeats)
+    )
+    own = {name: optimiser(name, params, grads) for name in tqdm(options.method)}
+    seconds = interleaved(own, options.repeats)
+    kernels = {x.shape for x in jax.tree.leaves(params) if x.ndim == 4}
+    versions = ", ".join(f"{k} {v}" for k, v in around["versions"].items())
+    text = "\n".join(
+        [
+            f"One training step of VGG-{options.depth} of width {options.width:g} at "
+            f"batch {options.batch} on images of 32×32, float32. The model alone, loss "
+            f"and gradient, takes {passes['model']:.2f} s; beside it is what each "
+            "method adds: the point, the l1 term and the update of all parameters, "
+            f"{len(kernels)} shapes of kernels among them. Medians of up to "
+            f"{options.repeats} turns on {around['device']} with {around['cpus']} "
+            f"processors; {versions}.\n",
+            *table(seconds, passes["model"]),
+        ]
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    result = {**vars(options), "out": None, "model": passes["model"]}
+    content = json.dumps(around | result | {"seconds": seconds}, indent=1)
+    (options.out / "network.json").write_text(content + "\n")
+    (options.out / "network.md").write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
