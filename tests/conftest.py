@@ -3,6 +3,7 @@
 import os
 
 import jax
+import pytest
 
 # Eight simulated devices, so that sharding is always under test.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -13,3 +14,41 @@ jax.config.update("jax_enable_x64", val=True)
 _FLAGS = (os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=1")
 os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# The longest variants of tests whose shorter variants run by default: `-m slow`.
+LONG = (
+    "test_constrain.py::test_with_a_beta_a_line_search_sees_the_dissolving_function["
+    "auto]",
+    "test_groups.py::test_a_leaf_steps_as_it_does_alone[constrain-prox]",
+    "test_groups.py::test_a_leaf_steps_as_it_does_alone[keep_feasible]",
+    "test_groups.py::test_groups_are_mapped_over_as_single_leaves_are[keep_feasible]",
+    "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading[recurrent, NNX",
+    "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading[fused",
+    "test_master.py::test_constrained_copies_are_orthonormal_to_single_precision[bfloat16]",
+    "test_memory.py::test_a_step_with_donated_buffers_reuses_all_of_them[adam]",
+    "test_memory.py::test_a_training_step_needs_hardly_more_memory_than_without_the_"
+    "constraint[adam]",
+    "test_precision.py::test_a_run_under_it_keeps_its_feasibility[constrain-adam]",
+    "test_precision.py::test_half_precision_leaves_end_as_near_as_their_dtype_allows["
+    "constrain-adam",
+    "test_sharding.py::test_a_long_step_is_that_of_one_device[auto]",
+    "test_sharding.py::test_a_step_is_that_of_one_device_and_keeps_its_layout[batch-and-",
+    "test_sharding.py::test_a_step_is_that_of_one_device_and_keeps_its_layout[columns-of-",
+    "test_sharding.py::test_array_functions_are_those_of_one_device[batch-and-rows",
+    "test_sharding.py::test_array_functions_are_those_of_one_device[rows-and-columns",
+    "test_sharding.py::test_inside_shard_map_a_step_is_that_of_one_device[columns-of-",
+    "test_sweep.py::test_no_optimiser_rate_or_noise_drives_the_guarded_step_out[(3, 8, "
+    "4)-generalized]",
+    "test_sweep.py::test_nor_does_one_that_searches_or_has_two_copies[lbfgs]",
+    "test_traffic.py::test_an_optimiser_between_gradient_and_step_makes_it_two_rounds["
+    "wide-",
+    "test_wrappers.py::test_a_wrapper_trains_to_the_optimum_on_the_manifold[lbfgs]",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them, before the markers decide what is run."""
+    for item in items:
+        if any(name in item.nodeid for name in LONG):
+            item.add_marker(pytest.mark.slow)

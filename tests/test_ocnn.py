@@ -199,14 +199,11 @@ def test_a_kill_and_a_resume_give_the_records_of_an_uninterrupted_run(tmp_path):
     assert timeless(Run(file.parent).records()) == timeless(expected)
 
 
-def test_seeds_differ_and_the_table_has_their_spread(finished, tmp_path):
-    argv = [*SHORT, "--out", tmp_path / "two", "--method", "adam", "--seeds", 0, 1]
-    printed = run(*argv)
+def test_seeds_differ_and_the_table_has_their_spread(tmp_path):
+    short = ["--epochs", 1, "--examples", 512, "--method", "adam"]
+    printed = run(*short, "--out", tmp_path / "two", "--seeds", 0, 1)
     first, second = find_runs(tmp_path / "two")
     assert first.records()[-1].train_loss != second.records()[-1].train_loss
-    out, _ = finished
-    known = Run(out / "adam" / "seed-0")
-    assert timeless(first.records()) == timeless(known.records())
     assert "±" in next(line for line in printed.splitlines() if "Adam" in line)
 
 
