@@ -22,7 +22,8 @@ LONG = (
     "test_groups.py::test_a_leaf_steps_as_it_does_alone[constrain-prox]",
     "test_groups.py::test_a_leaf_steps_as_it_does_alone[keep_feasible]",
     "test_groups.py::test_groups_are_mapped_over_as_single_leaves_are[keep_feasible]",
-    "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading[recurrent, NNX",
+    "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading["
+    "recurrent, NNX",
     "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading[fused",
     "test_master.py::test_constrained_copies_are_orthonormal_to_single_precision[bfloat16]",
     "test_memory.py::test_a_step_with_donated_buffers_reuses_all_of_them[adam]",
