@@ -15,13 +15,16 @@ _FLAGS = (os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=1")
 os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# The longest variants of tests whose shorter variants run by default: `-m slow`.
+# The longest tests, and variants of tests whose shorter ones run by default: `-m slow`.
 LONG = (
-    "test_constrain.py::test_with_a_beta_a_line_search_sees_the_dissolving_function["
-    "auto]",
+    "test_constrain.py::test_lbfgs_searches_along_the_manifold",
+    "test_constrain.py::test_with_a_beta_a_line_search_sees_the_dissolving_function[",
+    "test_flax.py::test_linen_and_nnx_take_the_same_steps_from_the_same_values[prox]",
     "test_groups.py::test_a_leaf_steps_as_it_does_alone[constrain-prox]",
     "test_groups.py::test_a_leaf_steps_as_it_does_alone[keep_feasible]",
-    "test_groups.py::test_groups_are_mapped_over_as_single_leaves_are[keep_feasible]",
+    "test_groups.py::test_groups_are_mapped_over_as_single_leaves_are[",
+    "test_guard.py::test_no_finite_update_leaves_the_radius[(20, 4)-float32-callable",
+    "test_guard.py::test_no_finite_update_leaves_the_radius[(5, 8, 3)-float32-array",
     "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading["
     "recurrent, NNX",
     "test_layers.py::test_an_initializer_is_on_the_manifold_of_its_reading[fused",
@@ -29,6 +32,8 @@ LONG = (
     "test_memory.py::test_a_step_with_donated_buffers_reuses_all_of_them[adam]",
     "test_memory.py::test_a_training_step_needs_hardly_more_memory_than_without_the_"
     "constraint[adam]",
+    "test_ocnn.py::test_a_budget_ends_a_run_that_can_be_resumed",
+    "test_ocnn.py::test_seeds_differ_and_the_table_has_their_spread",
     "test_precision.py::test_a_run_under_it_keeps_its_feasibility[constrain-adam]",
     "test_precision.py::test_half_precision_leaves_end_as_near_as_their_dtype_allows["
     "constrain-adam",
@@ -38,6 +43,7 @@ LONG = (
     "test_sharding.py::test_array_functions_are_those_of_one_device[batch-and-rows",
     "test_sharding.py::test_array_functions_are_those_of_one_device[rows-and-columns",
     "test_sharding.py::test_inside_shard_map_a_step_is_that_of_one_device[columns-of-",
+    "test_sharding.py::test_inside_shard_map_a_step_is_that_of_one_device[batch-and-",
     "test_sweep.py::test_no_optimiser_rate_or_noise_drives_the_guarded_step_out[(3, 8, "
     "4)-generalized]",
     "test_sweep.py::test_nor_does_one_that_searches_or_has_two_copies[lbfgs]",
