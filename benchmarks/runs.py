@@ -86,11 +86,11 @@ class Run:
     def save(self, records: list[Record], state: Any) -> None:
         """Write the records and the state after them.
 
-        The state goes first and says which epoch it is of, so that a run that was
-        stopped between the two goes on from there.
+        The checkpoint has the records too, so that a run that is stopped between the
+        two files loses nothing.
         """
         content = {
-            "epoch": records[-1].epoch,
+            "records": [list(record) for record in records],
             "state": serialization.to_state_dict(state),
         }
         _write(self.path / "checkpoint", serialization.msgpack_serialize(content))
@@ -100,20 +100,15 @@ class Run:
     def restore(self, state: T) -> tuple[list[Record], T]:
         """The records, and the state after the last of them.
 
-        A state that is one epoch ahead of its records is not used: the epoch is run
-        once more, to the same end.
-
         Args:
-            state: One of the same structure.
+            state: One of the same structure; returned if there is no checkpoint.
         """
         file = self.path / "checkpoint"
         if not file.exists():
             return [], state
         content: Any = serialization.msgpack_restore(file.read_bytes())
-        records = self.records()
-        if not records or records[-1].epoch != content["epoch"]:
-            return [], state
         restored = serialization.from_state_dict(state, content["state"])
+        records = [Record._make(row) for row in content["records"]]
         return records, jax.tree.map(jnp.asarray, restored)
 
     def finish(self) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import runpy
 import signal
 import subprocess
@@ -153,19 +154,19 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_records(
     assert timeless(folder.records()) == timeless(records[name])
 
 
-def test_a_checkpoint_without_its_records_is_not_trusted(tmp_path):
+def test_a_run_stopped_between_its_two_files_loses_nothing(tmp_path):
     folder = Run(tmp_path / "adam" / "seed-0")
     folder.begin({"learning_rate": 1.0})
-    row = Record(1, *[0.0] * 9)
+    rows = [Record(epoch, math.nan, *[0.5] * 8) for epoch in (1, 2)]
     state = {"x": jax.numpy.arange(3.0)}
-    folder.save([row], state)
-    found, again = folder.restore({"x": jax.numpy.zeros(3)})
-    assert found == [row]
-    assert (again["x"] == state["x"]).all()
-    folder.save([row, row._replace(epoch=2)], state)
+    folder.save(rows, state)
     file = folder.path / "records.jsonl"
     file.write_text(file.read_text().splitlines(keepends=True)[0])
-    assert folder.restore(state)[0] == []
+    found, again = folder.restore({"x": jax.numpy.zeros(3)})
+    assert [r.epoch for r in found] == [1, 2]
+    assert math.isnan(found[-1].test_accuracy)
+    assert found[-1][2:] == rows[-1][2:]
+    assert (again["x"] == state["x"]).all()
 
 
 @pytest.mark.slow
