@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from benchmarks.measuring import ZERO
 from benchmarks.methods import METHODS
-from benchmarks.training import ZERO
 
 # Field of a record, title, axis label, factor to the unit shown, scale of the axis.
 _PANELS = (

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import figures
+from benchmarks.measuring import SAMPLE, ZERO, Record
 from benchmarks.methods import METHODS
 from benchmarks.runs import FolderError, Run, find_runs, read_configuration
-from benchmarks.training import SAMPLE, ZERO, Record
 
 LEGEND = f"""\
 φ is the mean cross-entropy over the training examples, {SAMPLE} of them at most.

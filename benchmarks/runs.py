@@ -10,7 +10,6 @@
 
 import json
 import math
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -22,7 +21,8 @@ import jax.numpy as jnp
 from flax import serialization
 
 import cdopt_jax as cdx
-from benchmarks.training import Record
+from benchmarks.measuring import Record
+from benchmarks.timing import processors
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ def versions() -> dict[str, str]:
         **{name: version(name) for name in others},
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
-        "processors": str(os.cpu_count()),
+        "processors": str(processors()),
     }
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from benchmarks import ocnn
 from benchmarks.data import DataError
+from benchmarks.experiment import Experiment, Refusal
 from benchmarks.methods import METHODS
 from benchmarks.runs import FolderError, find_runs
 
 GRID = tuple(round(k1 * 10.0**-k2, 3) for k2 in (2, 1) for k1 in (1, 3, 5, 7, 9))
 
 
-class Search(ocnn.Experiment):
+class Search(Experiment):
     """Runs that differ in the learning rate, in one folder."""
 
     def folder(self, name: str, rate: float) -> str:
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             (m, options.seed, rate) for m in search.methods for rate in options.grid
         ]
         search.run(tried)
-    except (DataError, FolderError, ocnn.Refusal) as error:
+    except (DataError, FolderError, Refusal) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     found = accuracies(options.out, search.epochs)
     rates = best(found)

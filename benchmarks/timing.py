@@ -65,6 +65,13 @@ def compiled(
     return partial(program, *arguments), time.perf_counter() - began
 
 
+def processors() -> int | None:
+    """How many this process may use; a system may not know."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
 def environment(*packages: str) -> dict[str, Any]:
     """What the times depend on: versions of those installed, device, processors, load.
 
@@ -80,6 +87,6 @@ def environment(*packages: str) -> dict[str, Any]:
     return {
         "versions": versions,
         "device": jax.devices()[0].device_kind,
-        "cpus": os.cpu_count(),
+        "cpus": processors(),
         "load": os.getloadavg()[0],
     }

@@ -45,8 +45,17 @@ class VGG(nn.Module):
                 # The shift of the normalisation makes a bias idle.
                 x = nn.Conv(int(channels * self.width), (3, 3), use_bias=False)(x)
                 x = nn.relu(nn.BatchNorm(use_running_average=not train)(x))
-            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+            x = _halved(x)
         return nn.Dense(self.classes)(x.reshape(x.shape[0], -1))
+
+
+def _halved(x):
+    """The largest of each 2×2 pixels.
+
+    As `nn.max_pool` has it, but XLA's derivative of that takes half of a step on a CPU.
+    """
+    count, height, width, channels = x.shape
+    return x.reshape(count, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
 
 VGG_MASK = cdx.where("Conv_*/kernel")

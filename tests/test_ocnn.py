@@ -14,14 +14,15 @@ import jax
 import pytest
 from matplotlib import image
 
-from benchmarks import ocnn, report, search
+from benchmarks import experiment, ocnn, report, search
+from benchmarks.measuring import Record
 from benchmarks.methods import METHODS
 from benchmarks.runs import Run, find_runs
-from benchmarks.training import Record, Trainer
+from benchmarks.training import Trainer
 
 EPOCHS = 2
 # Not the order of the list, so that the option is seen to count.
-NAMES = list(reversed(ocnn.MAIN))
+NAMES = list(reversed(experiment.MAIN))
 SHORT = ["--epochs", str(EPOCHS), "--batch-size", "128"]
 TIMES = ("seconds", "step_seconds")
 
@@ -138,10 +139,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_records(
 ):
     name, epoch = "constrain-adam", Trainer.epoch
 
-    def stopped(self, step, state, number):
+    def stopped(self, state, seed, number):
         if number == EPOCHS:
             raise KeyboardInterrupt
-        return epoch(self, step, state, number)
+        return epoch(self, state, seed, number)
 
     argv = [*SHORT, "--out", tmp_path, "--method", name]
     monkeypatch.setattr(Trainer, "epoch", stopped)
@@ -266,8 +267,8 @@ def test_a_folder_of_another_configuration_is_left_alone(finished, capsys, tmp_p
 def test_a_budget_ends_a_run_that_can_be_resumed(tmp_path, monkeypatch):
     # Every look at the clock is a minute after the last.
     clock = iter(range(0, 10**6, 60))
-    monkeypatch.setattr(ocnn, "_now", lambda: next(clock))
-    monkeypatch.setattr(ocnn.Experiment, "_check_budget", lambda *_: None)
+    monkeypatch.setattr(experiment, "_now", lambda: next(clock))
+    monkeypatch.setattr(experiment.Experiment, "_check_budget", lambda *_: None)
     short = ["--epochs", 4, "--examples", 512]
     argv = [*short, "--method", "adam", "--out", tmp_path]
     run(*argv, "--budget-minutes", 4)
