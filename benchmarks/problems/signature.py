@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from cdopt_jax.prox import Regularizer
+
 
 class Problem(NamedTuple):
     """An objective over parameters of which some are orthonormal.
@@ -30,3 +32,33 @@ def deterministic(
 ) -> Problem:
     """A problem that does not sample."""
     return Problem(lambda params, _: value(params), value, start, **more)
+
+
+class Instance(NamedTuple):
+    """A problem of the suite: f(x) + r(x) over one orthonormal unknown, in float64.
+
+    Attributes:
+        f: From the unknown to a scalar; everything but the regularizer.
+        start: Where methods start, on the manifold.
+        mask: How the unknown is read as matrices, and their metric; None for XᵀX = I.
+        regularizer: A convex term with a proximal map, or None.
+        smooth: Whether ``f`` is differentiable.
+        best: The least value of f + r, where theory gives it.
+        error: From the unknown to its distance from what was planted, or None.
+        sampled: From the unknown and a key to an unbiased estimate of f, or None.
+    """
+
+    f: Callable[[jax.Array], jax.Array]
+    start: jax.Array
+    mask: Any = None
+    regularizer: Regularizer | None = None
+    smooth: bool = True
+    best: float | None = None
+    error: Callable[[jax.Array], jax.Array] | None = None
+    sampled: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+
+    def value(self, x: jax.Array) -> jax.Array:
+        """The objective f + r."""
+        return self.f(x) + (
+            0 if self.regularizer is None else self.regularizer.value(x)
+        )
