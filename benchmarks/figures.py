@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from benchmarks.groups import Group
 from benchmarks.measuring import ZERO
 from benchmarks.methods import METHODS
 
@@ -37,7 +37,7 @@ _COLOURS = (
 )
 
 
-def curves(path: Path, title: str, groups: Sequence[Any]) -> None:
+def curves(path: Path, title: str, groups: Sequence[Group]) -> None:
     """Draw accuracy, loss and sparsity, against the epoch and against time."""
     figure = Figure(figsize=(12, 12), layout="constrained")
     # The canvas is named rather than left to pyplot, so that no display is needed.
@@ -56,7 +56,7 @@ def curves(path: Path, title: str, groups: Sequence[Any]) -> None:
     canvas.print_png(path)
 
 
-def feasibility(path: Path, title: str, groups: Sequence[Any]) -> None:
+def feasibility(path: Path, title: str, groups: Sequence[Group]) -> None:
     """Draw the distances of X and of A(X) from the constraint."""
     figure = Figure(figsize=(12, 5), layout="constrained")
     canvas = FigureCanvasAgg(figure)

@@ -3,14 +3,16 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from benchmarks import figures
-from benchmarks.measuring import SAMPLE, ZERO, Record
+from benchmarks.claims import verdicts
+from benchmarks.groups import Group, find_groups
+from benchmarks.measuring import SAMPLE, ZERO
 from benchmarks.methods import METHODS
-from benchmarks.runs import FolderError, Run, find_runs, read_configuration
+from benchmarks.runs import FolderError, read_configuration
 
 LEGEND = f"""\
 φ is the mean cross-entropy over the training examples, {SAMPLE} of them at most.
@@ -21,57 +23,8 @@ entries hovering round zero, at a distance that falls with the learning rate.
 Feasibility is the largest ‖XᵀX − I‖_F of the kernels that the constrained methods keep
 orthonormal, of X and of A(X). Times are those of training steps, without compilation
 and without the evaluation after each epoch; the time of a step is the median. After
-each ± is the standard deviation over seeds."""
-
-
-class Group(NamedTuple):
-    """The runs of one method.
-
-    Attributes:
-        name: The method.
-        runs: One for each seed.
-        records: Of each run.
-    """
-
-    name: str
-    runs: list[Run]
-    records: list[list[Record]]
-
-    @property
-    def label(self) -> str:
-        """The name of the method in tables."""
-        return METHODS[self.name].label
-
-    def last(self, field: str) -> np.ndarray:
-        """A field of the last record of each run."""
-        return np.array([getattr(records[-1], field) for records in self.records])
-
-    def curve(self, field: str) -> np.ndarray:
-        """A field over the epochs that all runs have: of shape (runs, epochs)."""
-        length = min(map(len, self.records))
-        return np.array(
-            [[getattr(r, field) for r in records[:length]] for records in self.records]
-        )
-
-    def seconds_to(self, accuracy: float) -> np.ndarray:
-        """When each run first had that test accuracy; NaN if it never had."""
-        times = [
-            next((r.seconds for r in records if r.test_accuracy >= accuracy), np.nan)
-            for records in self.records
-        ]
-        return np.array(times)
-
-
-def groups(folder: Path) -> list[Group]:
-    """The runs of a folder, by method, in the order of the list of methods."""
-    found: dict[str, list[Run]] = {}
-    for run in find_runs(folder):
-        found.setdefault(run.method, []).append(run)
-    return [
-        Group(name, found[name], [run.records() for run in found[name]])
-        for name in METHODS
-        if name in found
-    ]
+each ± is the standard deviation over seeds. Runs that diverged, to infinity or NaN, are
+counted beside the name and enter no figure."""
 
 
 def target(found: Sequence[Group]) -> float:
@@ -148,7 +101,7 @@ def title(configuration: dict[str, Any]) -> str:
 
 def summary(folder: Path, accuracy: float | None = None) -> str:
     """The table, with what is needed to read it."""
-    content, found = read_configuration(folder), groups(folder)
+    content, found = read_configuration(folder), find_groups(folder)
     if not found:
         raise FolderError(f"{folder} holds no records yet")
     configuration = content["configuration"]
@@ -164,6 +117,8 @@ def summary(folder: Path, accuracy: float | None = None) -> str:
         *table(found, accuracy),
         "",
         LEGEND,
+        "",
+        *verdicts(found),
     ]
     return "\n".join(lines) + "\n"
 
@@ -175,7 +130,7 @@ def write(folder: Path, accuracy: float | None = None) -> None:
         FolderError: If it is no folder of runs, or has no records.
     """
     text = summary(folder, accuracy)
-    found = groups(folder)
+    found = find_groups(folder)
     heading = title(read_configuration(folder)["configuration"])
     figures.curves(folder / "curves.png", heading, found)
     figures.feasibility(folder / "feasibility.png", heading, found)
