@@ -1,5 +1,6 @@
 """R-proxsgd: a proximal step in the tangent space, and a retraction."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,15 +46,8 @@ def tangent_prox(
 ) -> Solution:
     """Minimise ⟨G, Y⟩ + γ‖X + Y‖₁ + ‖Y‖²/(2η) over Y with Φ(XᵀY) = 0.
 
-    For a symmetric Λ the Lagrangian, times η, is least at
-
-        Y(Λ) = soft(X − ηG + XΛ, ηγ) − X,
-
-    and minus its least value is a convex function θ of Λ with the gradient Φ(XᵀY(Λ)),
-    of which D ↦ Φ(Xᵀ(W∘XD)) is a generalized derivative, W being one where soft is not
-    zero. Regularised semismooth Newton steps, by conjugate gradients, are shortened
-    until θ falls, or until the gradient does where rounding hides that; θ is convex,
-    so they converge from everywhere, and fast near the end.
+    `solve_tangential` with the soft threshold, whose derivative is one where it is not
+    zero.
 
     Args:
         x: A point of the manifold.
@@ -62,6 +56,56 @@ def tangent_prox(
         gamma: The weight γ.
         dual: Where to start; the multiplier of the last step, or zero.
         tolerance: Where to stop: ‖Φ(XᵀY)‖_F ≤ tolerance · (1 + ‖Y‖_F).
+    """
+    threshold = rate * gamma
+
+    def soft(v):
+        return jnp.sign(v) * jnp.maximum(jnp.abs(v) - threshold, 0)
+
+    def derivative(v):
+        active = (soft(v) != 0).astype(v.dtype)
+        return lambda d: active * d
+
+    def value(z):
+        return threshold * jnp.sum(jnp.abs(z))
+
+    return solve_tangential(
+        x, rate * g, value, soft, dual, derivative=derivative, tolerance=tolerance
+    )
+
+
+def solve_tangential(
+    x: jax.Array,
+    step: jax.Array,
+    value: Callable[[jax.Array], jax.Array],
+    prox: Callable[[jax.Array], jax.Array],
+    dual: jax.Array,
+    *,
+    derivative: Callable[[jax.Array], Callable[[jax.Array], jax.Array]] | None = None,
+    tolerance: Any = 1e-5,
+) -> Solution:
+    """Minimise ⟨S, Y⟩ + r(X + Y) + ‖Y‖²/2 over Y with Φ(XᵀY) = 0, r being convex.
+
+    With S = ηG and r scaled by η that is η times the tangential proximal problem. For
+    a symmetric Λ the Lagrangian is least at
+
+        Y(Λ) = prox_r(X − S + XΛ) − X,
+
+    and minus its least value is a convex function θ of Λ with the gradient Φ(XᵀY(Λ)),
+    of which D ↦ Φ(XᵀP(XD)) is a generalized derivative, P being one of prox_r.
+    Regularised semismooth Newton steps, by conjugate gradients, are shortened until θ
+    falls, or until the gradient does where rounding hides that; θ is convex, so they
+    converge from everywhere, and fast near the end.
+
+    Args:
+        x: A point of the manifold.
+        step: The gradient of the smooth term, times the learning rate.
+        value: The convex term r, times the learning rate.
+        prox: Its proximal map, of step one.
+        dual: Where to start; the multiplier of the last step, or zero.
+        derivative: From V to the linear map that is a generalized derivative of prox
+            there; by automatic differentiation if None.
+        tolerance: Where to stop: ‖Φ(XᵀY)‖_F ≤ tolerance · (1 + ‖Y‖_F).
 
     References:
         Chen, Ma, So and Zhang, "Proximal gradient method for nonsmooth optimization
@@ -69,29 +113,30 @@ def tangent_prox(
         Xue, "Riemannian stochastic proximal gradient methods for nonsmooth
         optimization over the Stiefel manifold", 2020.
     """
-    forward, threshold = x - rate * g, rate * gamma
+    forward = x - step
+    differentiate = derivative or partial(_differentiate, prox)
 
     def at(dual):
         """Y, θ and its gradient."""
-        shifted = forward + _mm(x, dual)
-        z = jnp.sign(shifted) * jnp.maximum(jnp.abs(shifted) - threshold, 0)
+        turned = _mm(x, dual)
+        z = prox(forward + turned)
         y = z - x
-        value = jnp.sum(y * (y / 2 + rate * g - _mm(x, dual)))
-        value += threshold * jnp.sum(jnp.abs(z))
-        return y, -value, _phi(_mm(x.T, y)), (z != 0).astype(x.dtype)
+        least = jnp.sum(y * (y / 2 + step - turned)) + value(z)
+        return y, -least, _phi(_mm(x.T, y))
 
-    def direction(gradient, active):
+    def direction(dual, gradient):
         size = _norm(gradient)
         shift = 1e-3 * jnp.minimum(size, 1)
+        along = differentiate(forward + _mm(x, dual))
 
         def curvature(d):
-            return _phi(_mm(x.T, active * _mm(x, d))) + shift * d
+            return _phi(_mm(x.T, along(_mm(x, d)))) + shift * d
 
         return _conjugate_gradients(curvature, -gradient, 1e-2 * size)
 
     def newton(carry):
-        i, dual, (_, theta, gradient, active), _ = carry
-        d = direction(gradient, active)
+        i, dual, (_, theta, gradient), _ = carry
+        d = direction(dual, gradient)
         slope = jnp.sum(gradient * d)
 
         def enough(new, share):
@@ -115,13 +160,17 @@ def tangent_prox(
         return i + 1, dual, kept, ~useful
 
     def unsolved(carry):
-        i, _, (y, _, gradient, _), stuck = carry
+        i, _, (y, _, gradient), stuck = carry
         done = _norm(gradient) <= tolerance * (1 + _norm(y))
         return ~done & ~stuck & (i < NEWTON)
 
     begin = (jnp.zeros([], jnp.int32), dual, at(dual), jnp.zeros([], bool))
-    i, dual, (y, _, gradient, _), _ = lax.while_loop(unsolved, newton, begin)
+    i, dual, (y, _, gradient), _ = lax.while_loop(unsolved, newton, begin)
     return Solution(y, dual, _norm(gradient), i)
+
+
+def _differentiate(prox, v):
+    return jax.linearize(prox, v)[1]
 
 
 def _conjugate_gradients(curvature, b, tolerance):

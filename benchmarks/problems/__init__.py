@@ -1,23 +1,63 @@
-"""Problems with orthonormal unknowns, each a function from a seed to a `Problem`."""
+"""Problems with orthonormal unknowns, each a function from a seed.
+
+`PROBLEMS` are whole parameters in float32, with a loss that may draw a batch. `SUITE`
+and `REAL` are for comparing optimisers on one unknown, in float64, with the regularizer
+apart; those of `REAL` need files, or a package, that do not come with scikit-learn.
+"""
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-from benchmarks.problems.linear_algebra import pca, procrustes, quadratic_assignment
-from benchmarks.problems.networks import copy_task, digits_network
-from benchmarks.problems.nonsmooth import (
-    dictionary_learning,
+from benchmarks.problems import (
+    compressed_modes,
+    dictionary,
+    generalized,
+    linear_algebra,
+    networks,
+    nonsmooth,
+    packing,
+    smooth,
     sparse_pca,
-    subspace_recovery,
+    subspace,
 )
-from benchmarks.problems.signature import Problem as Problem
+from benchmarks.problems.signature import Instance as Instance, Problem as Problem
 
 PROBLEMS: dict[str, Callable[[int], Problem]] = {
-    "pca": pca,
-    "procrustes": procrustes,
-    "quadratic assignment": quadratic_assignment,
-    "sparse pca": sparse_pca,
-    "subspace recovery": subspace_recovery,
-    "dictionary learning": dictionary_learning,
-    "digits network": digits_network,
-    "copy task": copy_task,
+    "pca": linear_algebra.pca,
+    "procrustes": linear_algebra.procrustes,
+    "quadratic assignment": linear_algebra.quadratic_assignment,
+    "sparse pca": nonsmooth.sparse_pca,
+    "subspace recovery": nonsmooth.subspace_recovery,
+    "dictionary learning": nonsmooth.dictionary_learning,
+    "digits network": networks.digits_network,
+    "copy task": networks.copy_task,
 }
+
+SUITE: dict[str, Callable[..., Instance]] = {
+    "sparse pca": sparse_pca.sparse_pca,
+    "group sparse pca": sparse_pca.group_sparse_pca,
+    "subspace l1": subspace.subspace_l1,
+    "subspace l2": subspace.subspace_l2,
+    "dictionary": dictionary.dictionary,
+    "compressed modes": compressed_modes.compressed_modes,
+    "packing": packing.packing,
+    "joint diagonalisation": smooth.joint_diagonalisation,
+    "procrustes": smooth.procrustes,
+    "pca": smooth.pca,
+    "generalized eigenvalues": generalized.generalized_eigenvalues,
+    "generalized eigenvalues, callable": partial(
+        generalized.generalized_eigenvalues, metric="callable"
+    ),
+    "cca digits": generalized.cca_digits,
+    "lda digits": generalized.lda_digits,
+}
+"""From a seed, and sizes if others are wanted, to a problem of the suite."""
+
+REAL: dict[str, Callable[[Path, int], Instance]] = {
+    "pitprops": sparse_pca.pitprops,
+    "golub": sparse_pca.golub,
+    "faces": subspace.faces,
+    "nutrimouse": lambda _, seed: generalized.nutrimouse(seed),
+}
+"""From the folder of the files and a seed to a problem of real data."""

@@ -5,11 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import cdopt_jax as cdx
+from benchmarks.problems.draws import geometric, on_the_side_of, turned_clouds
 from benchmarks.problems.signature import Problem, deterministic
-
-
-def _orthogonal(rng, n):
-    return np.linalg.qr(rng.normal(size=(n, n)))[0]
 
 
 def _start(seed, n, p):
@@ -18,9 +15,8 @@ def _start(seed, n, p):
 
 def pca(seed: int, n: int = 200, p: int = 8, condition: float = 1e3) -> Problem:
     """The leading eigenvectors of a matrix with geometrically falling eigenvalues."""
-    q = _orthogonal(np.random.default_rng(seed), n)
-    spectrum = np.geomspace(1, 1 / condition, n)
-    m = jnp.asarray((q * spectrum) @ q.T, jnp.float32)
+    matrix, spectrum, _ = geometric(seed, n, condition)
+    m = jnp.asarray(matrix, jnp.float32)
 
     def value(x):
         return -jnp.sum(x * jnp.matmul(m, x, precision="highest")) / 2
@@ -31,16 +27,8 @@ def pca(seed: int, n: int = 200, p: int = 8, condition: float = 1e3) -> Problem:
 
 def procrustes(seed: int, n: int = 60) -> Problem:
     """The rotation that best takes one cloud of points to another, with noise."""
-    rng = np.random.default_rng(seed)
-    a = rng.normal(size=(2 * n, n)) * np.geomspace(1, 0.1, n) / n**0.5
-    b = a @ _orthogonal(rng, n) + 0.1 * rng.normal(size=(2 * n, n)) / n**0.5
-    # In the large, the sign of the determinant splits the manifold: start on the side
-    # of the solution, which no continuous path can change.
-    u, _, vt = np.linalg.svd(a.T @ b)
-    solution = u @ vt
-    start = np.array(_start(seed, n, n))
-    if np.linalg.det(start) * np.linalg.det(solution) < 0:
-        start[:, 0] *= -1
+    a, b, solution = turned_clouds(seed, n)
+    start = on_the_side_of(solution, np.array(_start(seed, n, n)))
     a32, b32 = jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
 
     def value(x):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import cdopt_jax as cdx
+from benchmarks.problems.draws import points_near_a_subspace, sparse_combinations
 from benchmarks.problems.signature import Problem, deterministic
 
 
@@ -22,13 +23,8 @@ def sparse_pca(seed: int, n: int = 100, p: int = 5, weight: float = 0.2) -> Prob
 
 def subspace_recovery(seed: int, n: int = 30, p: int = 5) -> Problem:
     """The subspace orthogonal to most of the points: mean ‖Xᵀyᵢ‖, 60 % outliers."""
-    rng = np.random.default_rng(seed)
-    basis = np.linalg.qr(rng.normal(size=(n, n)))[0]
-    inliers = rng.normal(size=(600, n - p)) @ basis[:, p:].T
-    points = np.concatenate([inliers, rng.normal(size=(900, n))])
-    points = jnp.asarray(
-        points / np.linalg.norm(points, axis=1, keepdims=True), jnp.float32
-    )
+    drawn, basis = points_near_a_subspace(seed, n, p, inliers=600, outliers=900)
+    points = jnp.asarray(drawn, jnp.float32)
     start = cdx.stiefel.random(jax.random.key(seed), (n, p), jnp.float32)
 
     def value(x):
@@ -42,10 +38,8 @@ def subspace_recovery(seed: int, n: int = 30, p: int = 5) -> Problem:
 
 def dictionary_learning(seed: int, n: int = 20) -> Problem:
     """An orthogonal dictionary from sparse combinations: mean |XᵀY|, 30 % filled."""
-    rng = np.random.default_rng(seed)
-    planted = np.linalg.qr(rng.normal(size=(n, n)))[0]
-    codes = rng.normal(size=(n, 2000)) * (rng.random((n, 2000)) < 0.3)
-    y = jnp.asarray(planted @ codes, jnp.float32)
+    planted, samples = sparse_combinations(seed, n, 2000, filled=0.3)
+    y = jnp.asarray(samples, jnp.float32)
     start = cdx.stiefel.random(jax.random.key(seed), (n, n), jnp.float32)
 
     def value(x):

@@ -1,0 +1,24 @@
+"""Rival solvers for nonsmooth optimisation over the Stiefel manifold, by name."""
+
+from benchmarks.solvers.driving import (
+    Record as Record,
+    Trace as Trace,
+    run as run,
+)
+from benchmarks.solvers.manpg import manpg
+from benchmarks.solvers.packages import PACKAGES as PACKAGES, Package as Package
+from benchmarks.solvers.pencpg import pencpg
+from benchmarks.solvers.riemannian_gradient import riemannian_gradient
+from benchmarks.solvers.riemannian_subgradient import riemannian_subgradient
+from benchmarks.solvers.signature import Solver as Solver
+from benchmarks.solvers.slpg import slpg
+
+RIVALS: dict[str, Solver] = {
+    "riemannian-subgradient": riemannian_subgradient(),
+    "riemannian-subgradient-geometric": riemannian_subgradient(decay=0.97),
+    "manpg": manpg(),
+    "manpg-ada": manpg(adaptive=True),
+    "slpg": slpg(),
+    "pencpg": pencpg(),
+    "riemannian-gradient": riemannian_gradient(),
+}

@@ -1,0 +1,144 @@
+"""Runs of a solver: compiled once, timed in chunks, judged between them."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import cdopt_jax as cdx
+from benchmarks.problems.signature import Instance
+from benchmarks.solvers.signature import Solver
+
+
+class Record(NamedTuple):
+    """What is known of one iterate.
+
+    Attributes:
+        step: How many iterations came before it.
+        seconds: How long they took, without compilation and judging.
+        value: The objective f + r there.
+        projected_value: The objective at its projection to the manifold.
+        feasibility: ‖XᵀBX − I‖_F.
+    """
+
+    step: int
+    seconds: float
+    value: float
+    projected_value: float
+    feasibility: float
+
+
+class Trace(NamedTuple):
+    """A run.
+
+    Attributes:
+        x: The last iterate.
+        projected: Its projection to the manifold.
+        records: What was recorded, the start first.
+        compile_seconds: How long compilation took.
+    """
+
+    x: jax.Array
+    projected: jax.Array
+    records: list[Record]
+    compile_seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run ended at a point whose objective is not a number."""
+        last = self.records[-1]
+        return not (math.isfinite(last.value) and math.isfinite(last.projected_value))
+
+
+Stop = Callable[[Record], bool]
+Judge = Callable[[int, float, jax.Array], tuple[Record, jax.Array]]
+
+
+def judge(instance: Instance) -> Judge:
+    """From a step, its seconds and an iterate to a record and the projection."""
+
+    @jax.jit
+    def measure(x):
+        (feasibility,) = cdx.feasibility(x, instance.mask).values()
+        projected = cdx.project(x, instance.mask)
+        values = instance.value(x), instance.value(projected), feasibility
+        return values, projected
+
+    def record(step, seconds, x):
+        values, projected = measure(x)
+        return Record(step, seconds, *map(float, values)), projected
+
+    return record
+
+
+def run(
+    solver: Solver,
+    instance: Instance,
+    *,
+    steps: int,
+    every: int = 1,
+    seconds: float = math.inf,
+    stop: Stop | None = None,
+) -> Trace:
+    """Run a solver until a number of steps or seconds, until told to, or divergence.
+
+    What the solver does before its first step is timed too, and is in the first
+    record.
+
+    Args:
+        solver: The solver.
+        instance: What it is to solve.
+        steps: How many iterations it may take.
+        every: How many are run between two records.
+        seconds: How long it may run, looked at after each record.
+        stop: From a record to whether the run is to end there.
+
+    Returns:
+        The run; `Trace.diverged` says whether it ended at a NaN.
+    """
+    if steps < 0 or every < 1:
+        raise ValueError(f"run: needs steps ≥ 0 and every ≥ 1; got {steps=}, {every=}.")
+    start = jnp.asarray(instance.start)
+
+    # The start is an argument: of a constant, XLA would do the work as it compiles.
+    def begin(x):
+        return solver.init(instance._replace(start=x))
+
+    def advance(how_many, state):
+        return lax.fori_loop(
+            0, how_many, lambda _, state: solver.step(instance, state), state
+        )
+
+    first, compiling = _compiled(begin, start)
+    state, spent = _timed(first, start)
+    chunk, more = _compiled(advance, jnp.asarray(every), state)
+    record_of = judge(instance)
+    record, projected = record_of(0, spent, solver.point(state))
+    records = [record]
+    step = 0
+    while step < steps and spent < seconds:
+        if not math.isfinite(record.value) or (stop and stop(record)):
+            break
+        how_many = min(every, steps - step)
+        state, took = _timed(chunk, jnp.asarray(how_many), state)
+        step, spent = step + how_many, spent + took
+        record, projected = record_of(step, spent, solver.point(state))
+        records.append(record)
+    return Trace(solver.point(state), projected, records, compiling + more)
+
+
+def _compiled(function, *arguments) -> tuple[Any, float]:
+    began = time.perf_counter()
+    program = jax.jit(function).lower(*arguments).compile()
+    return program, time.perf_counter() - began
+
+
+def _timed(program, *arguments) -> tuple[Any, float]:
+    jax.block_until_ready(arguments)
+    began = time.perf_counter()
+    result = jax.block_until_ready(program(*arguments))
+    return result, time.perf_counter() - began

@@ -1,0 +1,77 @@
+"""How near to stationary a point of a nonsmooth function is, by sampling."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from cdopt_jax._minimize.landscape import Landscape, Point, along, length
+
+SAMPLES = 64
+ITERATIONS = 500
+
+
+def sampled_gradients(
+    land: Landscape, x: Point, key: Array, radius: float | Array, count: int
+) -> Array:
+    """Projected gradients at a point and at points around it, one in each row."""
+
+    def at(key):
+        parts = zip(x, jax.random.split(key, len(x)), strict=True)
+        noise = [jax.random.normal(k, a.shape, a.dtype) for a, k in parts]
+        size = length(noise)
+        dimension = sum(a.size for a in x)
+        share = jax.random.uniform(key, (), x[0].dtype) ** (1 / dimension)
+        return flat(along(x, radius * share / size, noise))
+
+    def flat(z):
+        g = jax.grad(land.value)(land.dissolve(z))
+        return jnp.concatenate([a.ravel() for a in land.adjoint(z, g)])
+
+    around = lax.map(at, jax.random.split(key, count - 1), batch_size=16)
+    return jnp.concatenate([flat(x)[None], around])
+
+
+def sampled_distance(
+    land: Landscape, x: Point, key: Array, radius: float | Array, count: int = SAMPLES
+) -> Array:
+    """The distance of zero from the convex hull of gradients sampled around a point.
+
+    It bounds from above, up to sampling, the distance of zero from the Goldstein
+    subdifferential of that radius. Where the solution is a kink in many directions,
+    as many samples are needed before the hull comes near zero.
+    """
+    rows = sampled_gradients(land, x, key, radius, count)
+    return jnp.linalg.norm(nearest(rows))
+
+
+def nearest(rows: Array) -> Array:
+    """The element of least norm in the convex hull of some vectors.
+
+    The problem min ‖Gᵀλ‖² over the simplex, by Nesterov's method with restarts.
+    """
+    gram = rows @ rows.T
+    bound = jnp.linalg.norm(gram)
+    pace = 1 / jnp.where(bound > 0, bound, 1)
+    count = rows.shape[0]
+    start = jnp.full(count, 1 / count, rows.dtype)
+
+    def body(_, carry):
+        weights, ahead, t = carry
+        new = onto_simplex(ahead - pace * (gram @ ahead))
+        turned = jnp.dot(ahead - new, new - weights) > 0
+        t = jnp.where(turned, 1.0, t)
+        grown = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
+        return new, new + (t - 1) / grown * (new - weights), grown
+
+    one = jnp.ones((), rows.dtype)
+    weights, *_ = lax.fori_loop(0, ITERATIONS, body, (start, start, one))
+    return weights @ rows
+
+
+def onto_simplex(v: Array) -> Array:
+    """The nearest vector with nonnegative entries that sum to one."""
+    falling = jnp.sort(v)[::-1]
+    excess = jnp.cumsum(falling) - 1
+    order = jnp.arange(1, v.size + 1)
+    last = jnp.sum(falling * order > excess)
+    return jnp.maximum(v - excess[last - 1] / last, 0)

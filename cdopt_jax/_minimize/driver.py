@@ -1,0 +1,175 @@
+"""Runs a method: in pieces that grow, looking at the course after each."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from cdopt_jax._minimize.common import Method
+from cdopt_jax._minimize.landscape import Landscape, Point
+from cdopt_jax._minimize.result import (
+    BUDGET,
+    CERTIFIED,
+    DIVERGED,
+    INTERRUPTED,
+    STALLED,
+    History,
+)
+
+GROWTH = 1.15
+
+
+class Course(NamedTuple):
+    """Where a run stands after a piece.
+
+    Attributes:
+        state: The method's state.
+        steps: How many were taken.
+        value: The objective.
+        feasibility: The largest ‖xᵀBx − I‖_F.
+        stationarity: The certificate.
+        status: Whether and why it has ended; `BUDGET` while it goes on.
+        ended: Whether it has.
+    """
+
+    state: Any
+    steps: Array
+    value: Array
+    feasibility: Array
+    stationarity: Array
+    status: Array
+    ended: Array
+
+
+class Plan(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        land: The landscape by which the run is judged.
+        draw: From a key to the landscape of a step; None if it is always ``land``.
+        method: The method.
+        tol: The tolerance of its certificate.
+        budget: The most steps.
+        taken: How many of them were taken before, with another method.
+    """
+
+    land: Landscape
+    draw: Callable[[Array], Landscape] | None
+    method: Method
+    tol: Array
+    budget: int
+    taken: int = 0
+
+    def pieces(self) -> list[int]:
+        """After how many steps to look."""
+        looks, at = [], self.taken
+        while at < self.budget:
+            at = min(max(at + 1, round(GROWTH * at)), self.budget)
+            looks.append(at)
+        return looks
+
+    def begin(self, x: Point, key: Array) -> Course:
+        """The course at its start."""
+        state = self.method.init(self.land, x, key)
+        return self._judged(state, jnp.asarray(self.taken, jnp.int32))
+
+    def advance(self, course: Course, until: Array, key: Array) -> Course:
+        """The course at a later step, unless it ends before."""
+        method = self.method
+
+        def goes_on(carry):
+            state, steps = carry
+            more = (steps < until) & ~method.stalled(state)
+            if method.each_step:
+                more = more & ~(method.residual(self.land, state) <= self.tol)
+            return more
+
+        def body(carry):
+            state, steps = carry
+            land = self.land
+            if self.draw is not None:
+                land = self.draw(jax.random.fold_in(key, steps))
+            return method.step(land, state), steps + 1
+
+        reached = lax.while_loop(goes_on, body, (course.state, course.steps))
+        judged = self._judged(*reached)
+        # A run that has ended, or whose new point is no point, stays where it was.
+        lost = judged.status == DIVERGED
+        kept = course._replace(
+            status=jnp.where(course.ended, course.status, DIVERGED),
+            ended=jnp.ones((), bool),
+        )
+        stay = course.ended | lost
+        return jax.tree.map(lambda a, b: _where(stay, a, b), kept, judged)
+
+    def _judged(self, state, steps):
+        method, land = self.method, self.land
+        x = method.point(land, state)
+        value = land.value(x)
+        # A certificate that is dear is asked for at the end alone.
+        wanted = method.each_step | method.stalled(state) | (steps >= self.budget)
+        residual = lax.cond(
+            wanted,
+            lambda: method.residual(land, state).astype(value.dtype),
+            lambda: jnp.asarray(jnp.nan, value.dtype),
+        )
+        status = jnp.select(
+            [~jnp.isfinite(value), residual <= self.tol, method.stalled(state)],
+            [DIVERGED, CERTIFIED, STALLED],
+            BUDGET,
+        )
+        ended = (status != BUDGET) | (steps >= self.budget)
+        feasibility = land.feasibility(x)
+        return Course(state, steps, value, feasibility, residual, status, ended)
+
+
+def run_traced(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
+    """All of it as one program, for ``jit`` and ``vmap``."""
+    looks = jnp.asarray(plan.pieces(), jnp.int32)
+    begun = plan.begin(x, key)
+
+    def piece(course, until):
+        new = plan.advance(course, until, key)
+        row = _row(new, jnp.nan)
+        return new, tuple(jnp.where(course.ended, jnp.nan, v) for v in row)
+
+    course, rows = lax.scan(piece, begun, looks)
+    first = [jnp.asarray(v)[None] for v in _row(begun, jnp.nan)]
+    columns = [jnp.concatenate(c) for c in zip(first, rows, strict=True)]
+    return course, History(*columns)
+
+
+def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
+    """Piece by piece, so that it can be interrupted, and timed."""
+    course = jax.jit(plan.begin)(x, key)
+    advance: Any = None
+    rows, seconds = [_row(course, 0.0)], 0.0
+    try:
+        for until in plan.pieces():
+            if course.ended:
+                break
+            end = jnp.asarray(until, jnp.int32)
+            if advance is None:
+                advance = jax.jit(plan.advance).lower(course, end, key).compile()
+            began = time.perf_counter()
+            course = jax.block_until_ready(advance(course, end, key))
+            seconds += time.perf_counter() - began
+            rows.append(_row(course, seconds))
+    except KeyboardInterrupt:
+        course = course._replace(status=jnp.asarray(INTERRUPTED, jnp.int32))
+    return course, History(*(np.array(c) for c in zip(*rows, strict=True)))
+
+
+def _row(course, seconds):
+    looks = (course.steps, course.value, course.feasibility, course.stationarity)
+    return (*looks, seconds)
+
+
+def _where(flag, a, b):
+    if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
+        return lax.select(flag, a, b)
+    return jnp.where(flag, a, b)

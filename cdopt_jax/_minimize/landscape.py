@@ -1,0 +1,197 @@
+"""The problem as the methods see it: a list of matrices, values and derivatives.
+
+A point is a list with one entry for each leaf of the parameters: matrices
+``(*batch, n, p)`` for a constrained leaf, the leaf itself for a free one. All methods
+work on such lists.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdopt_jax import stiefel
+from cdopt_jax._algebra import mm, phi
+from cdopt_jax._auto import weight
+from cdopt_jax._reading import Reading
+from cdopt_jax._selection import select
+from cdopt_jax.prox import Regularizer
+
+Point = list[Array]
+
+EDGE = 0.5
+"""The ‖E‖_F outside of which no step may lead: far out h is unbounded below."""
+
+
+class Landscape(NamedTuple):
+    """f + r over the parameters, of which some leaves are orthonormal.
+
+    Attributes:
+        f: From the parameters to a scalar.
+        regularizer: The term r, or None.
+        readings: Of each leaf, how it is read; None where it is free.
+        like: Parameters, or their shapes: the structure that ``f`` expects.
+    """
+
+    f: Callable[[Any], Array]
+    regularizer: Regularizer | None
+    readings: list[Reading | None]
+    like: Any
+
+    def read(self, params: chex.ArrayTree) -> Point:
+        """Parameters as a point."""
+        pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
+        return [x if r is None else r.read(x) for x, r in pairs]
+
+    def write(self, x: Point) -> Any:
+        """A point as parameters."""
+        leaves, treedef = jax.tree.flatten(self.like)
+        rows = zip(x, leaves, self.readings, strict=True)
+        return treedef.unflatten(
+            a if r is None else r.write(a, leaf.dtype) for a, leaf, r in rows
+        )
+
+    def smooth(self, x: Point) -> Array:
+        """The term f."""
+        return self.f(self.write(x))
+
+    def regular(self, x: Point) -> Array:
+        """The term r, zero if there is none."""
+        if self.regularizer is None:
+            return jnp.zeros((), x[0].dtype)
+        return self.regularizer.value(self.write(x)).astype(x[0].dtype)
+
+    def value(self, x: Point) -> Array:
+        """The objective f + r."""
+        return self.smooth(x) + self.regular(x)
+
+    def prox(self, x: Point, step: Array) -> Point:
+        """The proximal map of r."""
+        if self.regularizer is None:
+            return x
+        return self.read(self.regularizer.prox(self.write(x), step))
+
+    def dissolve(self, x: Point) -> Point:
+        """A on the matrices."""
+        return [
+            a if r is None else stiefel.dissolve(a, **r.form._asdict())
+            for a, r in zip(x, self.readings, strict=True)
+        ]
+
+    def project(self, x: Point) -> Point:
+        """The nearest point of the manifold."""
+        return [
+            a if r is None else stiefel.project(a, **r.form._asdict())
+            for a, r in zip(x, self.readings, strict=True)
+        ]
+
+    def adjoint(self, x: Point, g: Point) -> Point:
+        """The gradient of f∘A at x, where that of f at A(x) is g."""
+        return [
+            w if r is None else stiefel.vjp(a, w, **r.form._asdict())
+            for a, w, r in zip(x, g, self.readings, strict=True)
+        ]
+
+    def tangential(self, x: Point, d: Point) -> Point:
+        """J_A d, for a direction d that is an image of its adjoint."""
+        # Without a metric the two are the same projection, and one is enough.
+        return [
+            v if r is None or r.B is None else stiefel.jvp(a, v, **r.form._asdict())
+            for a, v, r in zip(x, d, self.readings, strict=True)
+        ]
+
+    def apply(self, x: Point) -> Point:
+        """Bx for each constrained leaf, zero for the others."""
+        rows = zip(x, self.readings, strict=True)
+        return [jnp.zeros_like(a) if r is None else r.form.apply(a) for a, r in rows]
+
+    def inner(self, a: Point, b: Point) -> Point:
+        """Φ(aᵀb) for each constrained leaf, zero for the others."""
+        rows = zip(a, b, self.readings, strict=True)
+        return [
+            jnp.zeros((), u.dtype) if r is None else phi(r.form.inner(u, v))
+            for u, v, r in rows
+        ]
+
+    def multiply(self, y: Point, s: Point) -> Point:
+        """Products ys for each constrained leaf, zero for the others."""
+        rows = zip(y, s, self.readings, strict=True)
+        return [jnp.zeros_like(a) if r is None else mm(a, b) for a, b, r in rows]
+
+    def feasibility(self, x: Point) -> Array:
+        """The largest ‖E‖_F."""
+        found = [
+            jnp.max(stiefel.feasibility(a, **r.form._asdict()))
+            for a, r in zip(x, self.readings, strict=True)
+            if r is not None
+        ]
+        return jnp.max(jnp.stack(found))
+
+    def penalty(self, x: Point) -> Array:
+        """The sum of ‖E‖²/4."""
+        found = [
+            jnp.sum(stiefel.penalty(a, **r.form._asdict()))
+            for a, r in zip(x, self.readings, strict=True)
+            if r is not None
+        ]
+        return jnp.sum(jnp.stack(found))
+
+    def weight(self, g: Point) -> Array:
+        """The automatic β that gradients of that size ask for."""
+        found = [
+            jnp.max(weight(a, r.form))
+            for a, r in zip(g, self.readings, strict=True)
+            if r is not None
+        ]
+        return jnp.max(jnp.stack(found))
+
+    def dissolved(self, x: Point, beta: Array) -> Array:
+        """The constraint dissolving function h, with a wall around its region.
+
+        Far out f∘A falls faster than the penalty rises, with the tenth power of x for
+        a quadratic f. The wall rises with the twelfth, is twice differentiable, and
+        zero where ‖E‖_F is below `EDGE`.
+        """
+        squares = 4 * self.penalty(x)
+        out = jnp.maximum(squares - EDGE**2, 0)
+        h = self.value(self.dissolve(x)) + beta * self.penalty(x)
+        return h + 16 * beta * out**3
+
+    def stationarity(self, x: Point) -> Array:
+        """The norm of the projected gradient of f + r, by automatic differentiation."""
+        return length(self.adjoint(x, jax.grad(self.value)(x)))
+
+
+def landscape(
+    who: str,
+    f: Callable[[Any], Array],
+    mask: Any,
+    regularizer: Regularizer | None,
+    params: chex.ArrayTree,
+) -> Landscape:
+    """The landscape of ``f`` + ``regularizer`` around ``params``."""
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
+    return Landscape(f, regularizer, select(who, params, mask), like)
+
+
+def dot(a: Point, b: Point) -> Array:
+    """The Euclidean inner product."""
+    return jnp.sum(jnp.stack([jnp.sum(u * v) for u, v in zip(a, b, strict=True)]))
+
+
+def length(a: Point) -> Array:
+    """The Euclidean norm."""
+    return jnp.sqrt(dot(a, a))
+
+
+def along(x: Point, step: Any, d: Point) -> Point:
+    """The point x + step·d."""
+    return [u + step * v for u, v in zip(x, d, strict=True)]
+
+
+def minus(a: Point, b: Point) -> Point:
+    """The difference a − b."""
+    return along(a, -1, b)

@@ -1,0 +1,160 @@
+"""Subgradient steps: Algorithm 1 with four rules for the length of a step.
+
+The direction is the projected subgradient, D = J_A(x)[∂F(x)], and the step A(x − ηD).
+Its residual is of third order in η²‖D‖², so no penalty is needed, and none is chosen.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from cdopt_jax._minimize.certificates import sampled_distance
+from cdopt_jax._minimize.common import Method, chosen
+from cdopt_jax._minimize.landscape import EDGE, Landscape, Point, along, length
+
+
+class State(NamedTuple):
+    """The state of the methods.
+
+    Attributes:
+        x: The point.
+        value: The objective there.
+        gradient: A subgradient of it.
+        best: The best point so far.
+        least: Its value.
+        scale: The length of a step, or the level to fall by, as the rule reads it.
+        taken: How many steps were taken.
+        since: How many since the last considerable progress.
+        mark: The value from which progress is counted.
+        key: For the samples of the certificate.
+    """
+
+    x: Point
+    value: Array
+    gradient: Point
+    best: Point
+    least: Array
+    scale: Array
+    taken: Array
+    since: Array
+    mark: Array
+    key: Array
+
+
+Rule = Callable[[State, Array], tuple[Array, Array]]
+"""From a state and the norm of D to the length of the step and the next scale."""
+
+
+def diminishing(state: State, size: Array) -> tuple[Array, Array]:
+    """η₀D/√k, so that the first step has the length of the scale."""
+    first = jnp.where(state.taken == 0, state.scale / size, state.scale)
+    return first * size / jnp.sqrt(state.taken + 1), first
+
+
+def normalized(state: State, size: Array) -> tuple[Array, Array]:
+    """A length of η₀/√k, whatever the subgradient's."""
+    del size
+    return state.scale / jnp.sqrt(state.taken + 1), state.scale
+
+
+def geometric(state: State, size: Array) -> tuple[Array, Array]:
+    """A length that falls by a factor whenever the values have stopped falling.
+
+    At a sharp minimum this converges linearly, as with a factor in every step, but
+    without one that would have to be known.
+    """
+    del size
+    shorter = state.since >= 3
+    scale = jnp.where(shorter, 0.7 * state.scale, state.scale)
+    return scale, scale
+
+
+def polyak(state: State, size: Array) -> tuple[Array, Array]:
+    """Polyak's (F − F*)/‖D‖, where F* is the least value so far, less a level.
+
+    The level is halved whenever it was not reached for a while.
+    """
+    missed = state.since >= 10
+    level = jnp.where(missed, state.scale / 2, state.scale)
+    return (state.value - state.least + level) / size, level
+
+
+RULES: dict[str, Rule] = {
+    "diminishing": diminishing,
+    "normalized": normalized,
+    "geometric": geometric,
+    "polyak": polyak,
+}
+
+
+def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> Method:
+    """Projected subgradient steps.
+
+    Args:
+        rule: One of `RULES`.
+        first: The length of the first step; a tenth of the unknown's own if None.
+        radius: That of the ball in which the certificate samples.
+    """
+    take = RULES[rule]
+
+    def init(land, x, key):
+        value, gradient = jax.value_and_grad(land.value)(x)
+        scale = jnp.asarray(0.1 * length(x) if first is None else first, value.dtype)
+        if rule == "polyak":
+            size = length(_direction(land, x, gradient))
+            scale = scale * jnp.where(size > 0, size, 1)
+        zero = jnp.zeros((), jnp.int32)
+        return State(x, value, gradient, x, value, scale, zero, zero, value, key)
+
+    def step(land, state):
+        d = _direction(land, state.x, state.gradient)
+        size = length(d)
+        along_d, scale = take(state, jnp.where(size > 0, size, 1))
+        # No step is longer than what A can bring back.
+        along_d = jnp.minimum(along_d, 0.3 * jnp.sqrt(1.0 * len(state.x)))
+        share = along_d / jnp.where(size > 0, size, 1)
+        trial = along(state.x, -share, d)
+        inside = land.feasibility(trial) < EDGE
+        x = chosen(inside, land.dissolve(trial), state.x)
+        scale = jnp.where(inside, scale, scale / 2)
+        value, gradient = jax.value_and_grad(land.value)(x)
+        better = value < state.least
+        progress = value < state.mark - 0.01 * along_d * size
+        if rule == "polyak":
+            progress = value < state.mark - scale / 2
+        changed = scale != state.scale
+        since = jnp.where(progress | changed, 0, state.since + 1)
+        return State(
+            x,
+            value,
+            gradient,
+            chosen(better, x, state.best),
+            jnp.minimum(value, state.least),
+            scale,
+            state.taken + 1,
+            since,
+            jnp.where(progress, value, state.mark),
+            state.key,
+        )
+
+    def residual(land, state):
+        return sampled_distance(land, state.best, state.key, radius)
+
+    return Method(
+        init,
+        step,
+        lambda land, state: land.dissolve(state.best),
+        residual,
+        lambda state: state.scale < 1e-15,
+        rule,
+        f"distance of 0 from gradients sampled within {radius:g}",
+        each_step=False,
+    )
+
+
+def _direction(land: Landscape, x: Point, g: Point) -> Point:
+    """The projected subgradient: J_A J_A* g, which is J_A g without a metric."""
+    return land.tangential(x, land.adjoint(x, g))
