@@ -36,4 +36,11 @@ class Method(NamedTuple):
 
 def chosen(flag: Array, yes: Any, no: Any) -> Any:
     """One of two trees."""
-    return jax.tree.map(lambda a, b: jnp.where(flag, a, b), yes, no)
+    return jax.tree.map(lambda a, b: where(flag, a, b), yes, no)
+
+
+def where(flag: Array, a: Array, b: Array) -> Array:
+    """One of two arrays, which may be keys."""
+    if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
+        return jax.lax.select(flag, a, b)
+    return jnp.where(flag, a, b)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from cdopt_jax._minimize.common import Method
+from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.landscape import Landscape, Point
 from cdopt_jax._minimize.result import (
     BUDGET,
@@ -20,7 +20,7 @@ from cdopt_jax._minimize.result import (
     History,
 )
 
-GROWTH = 1.15
+GROWTH, FEWEST = 1.15, 5
 
 
 class Course(NamedTuple):
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
         """After how many steps to look."""
         looks, at = [], self.taken
         while at < self.budget:
-            at = min(max(at + 1, round(GROWTH * at)), self.budget)
+            at = min(max(at + FEWEST, round(GROWTH * at)), self.budget)
             looks.append(at)
         return looks
 
@@ -77,8 +77,8 @@ class Plan(NamedTuple):
         state = self.method.init(self.land, x, key)
         return self._judged(state, jnp.asarray(self.taken, jnp.int32))
 
-    def advance(self, course: Course, until: Array, key: Array) -> Course:
-        """The course at a later step, unless it ends before."""
+    def walk(self, course: Course, until: Array, key: Array) -> tuple[Any, Array]:
+        """The state at a later step, unless it ends before, and that step."""
         method = self.method
 
         def goes_on(carry):
@@ -95,16 +95,21 @@ class Plan(NamedTuple):
                 land = self.draw(jax.random.fold_in(key, steps))
             return method.step(land, state), steps + 1
 
-        reached = lax.while_loop(goes_on, body, (course.state, course.steps))
-        judged = self._judged(*reached)
-        # A run that has ended, or whose new point is no point, stays where it was.
+        return lax.while_loop(goes_on, body, (course.state, course.steps))
+
+    def judge(self, course: Course, state: Any, steps: Array) -> Course:
+        """The course at a later state.
+
+        A run that has ended, or whose new point is no point, stays where it was.
+        """
+        judged = self._judged(state, steps)
         lost = judged.status == DIVERGED
         kept = course._replace(
             status=jnp.where(course.ended, course.status, DIVERGED),
             ended=jnp.ones((), bool),
         )
         stay = course.ended | lost
-        return jax.tree.map(lambda a, b: _where(stay, a, b), kept, judged)
+        return chosen(stay, kept, judged)
 
     def _judged(self, state, steps):
         method, land = self.method, self.land
@@ -133,7 +138,7 @@ def run_traced(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
     begun = plan.begin(x, key)
 
     def piece(course, until):
-        new = plan.advance(course, until, key)
+        new = plan.judge(course, *plan.walk(course, until, key))
         row = _row(new, jnp.nan)
         return new, tuple(jnp.where(course.ended, jnp.nan, v) for v in row)
 
@@ -144,20 +149,22 @@ def run_traced(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
 
 
 def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
-    """Piece by piece, so that it can be interrupted, and timed."""
+    """Piece by piece, so that it can be interrupted; only the steps are timed."""
     course = jax.jit(plan.begin)(x, key)
-    advance: Any = None
+    walk: Any = None
+    judge = jax.jit(plan.judge)
     rows, seconds = [_row(course, 0.0)], 0.0
     try:
         for until in plan.pieces():
             if course.ended:
                 break
             end = jnp.asarray(until, jnp.int32)
-            if advance is None:
-                advance = jax.jit(plan.advance).lower(course, end, key).compile()
+            if walk is None:
+                walk = jax.jit(plan.walk).lower(course, end, key).compile()
             began = time.perf_counter()
-            course = jax.block_until_ready(advance(course, end, key))
+            reached = jax.block_until_ready(walk(course, end, key))
             seconds += time.perf_counter() - began
+            course = judge(course, *reached)
             rows.append(_row(course, seconds))
     except KeyboardInterrupt:
         course = course._replace(status=jnp.asarray(INTERRUPTED, jnp.int32))
@@ -167,9 +174,3 @@ def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
 def _row(course, seconds):
     looks = (course.steps, course.value, course.feasibility, course.stationarity)
     return (*looks, seconds)
-
-
-def _where(flag, a, b):
-    if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
-        return lax.select(flag, a, b)
-    return jnp.where(flag, a, b)

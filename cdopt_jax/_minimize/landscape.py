@@ -6,15 +6,17 @@ work on such lists.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.scipy.linalg import solve_triangular
 
 from cdopt_jax import stiefel
-from cdopt_jax._algebra import mm, phi
+from cdopt_jax._algebra import Form, mm, phi
 from cdopt_jax._auto import weight
 from cdopt_jax._reading import Reading
 from cdopt_jax._selection import select
@@ -33,26 +35,49 @@ class Landscape(NamedTuple):
         f: From the parameters to a scalar.
         regularizer: The term r, or None.
         readings: Of each leaf, how it is read; None where it is free.
+        factors: Of a metric B = LLᵀ, the factor L; None where there is none to be used.
+            A point then holds y = Lᵀx, for which the constraint is yᵀy = I.
         like: Parameters, or their shapes: the structure that ``f`` expects.
     """
 
     f: Callable[[Any], Array]
     regularizer: Regularizer | None
     readings: list[Reading | None]
+    factors: list[Array | None]
     like: Any
+
+    @property
+    def forms(self) -> list[Form | None]:
+        """In which form the columns of each matrix are orthonormal; None if free."""
+        pairs = zip(self.readings, self.factors, strict=True)
+        return [
+            None if r is None else r.form if factor is None else Form()
+            for r, factor in pairs
+        ]
 
     def read(self, params: chex.ArrayTree) -> Point:
         """Parameters as a point."""
-        pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
-        return [x if r is None else r.read(x) for x, r in pairs]
+        rows = zip(jax.tree.leaves(params), self.readings, self.factors, strict=True)
+
+        def one(leaf, r, factor):
+            x = leaf if r is None else r.read(leaf)
+            return x if factor is None else mm(factor.T, x)
+
+        return [one(*row) for row in rows]
 
     def write(self, x: Point) -> Any:
         """A point as parameters."""
         leaves, treedef = jax.tree.flatten(self.like)
-        rows = zip(x, leaves, self.readings, strict=True)
-        return treedef.unflatten(
-            a if r is None else r.write(a, leaf.dtype) for a, leaf, r in rows
-        )
+
+        def one(a, leaf, r, factor):
+            if factor is not None:
+                a = jnp.vectorize(
+                    partial(solve_triangular, factor.T), signature="(n,p)->(n,p)"
+                )(a)
+            return a if r is None else r.write(a, leaf.dtype)
+
+        rows = zip(x, leaves, self.readings, self.factors, strict=True)
+        return treedef.unflatten(one(*row) for row in rows)
 
     def smooth(self, x: Point) -> Array:
         """The term f."""
@@ -77,74 +102,75 @@ class Landscape(NamedTuple):
     def dissolve(self, x: Point) -> Point:
         """A on the matrices."""
         return [
-            a if r is None else stiefel.dissolve(a, **r.form._asdict())
-            for a, r in zip(x, self.readings, strict=True)
+            a if form is None else stiefel.dissolve(a, **form._asdict())
+            for a, form in zip(x, self.forms, strict=True)
         ]
 
     def project(self, x: Point) -> Point:
         """The nearest point of the manifold."""
         return [
-            a if r is None else stiefel.project(a, **r.form._asdict())
-            for a, r in zip(x, self.readings, strict=True)
+            a if form is None else stiefel.project(a, **form._asdict())
+            for a, form in zip(x, self.forms, strict=True)
         ]
 
     def adjoint(self, x: Point, g: Point) -> Point:
         """The gradient of f∘A at x, where that of f at A(x) is g."""
         return [
-            w if r is None else stiefel.vjp(a, w, **r.form._asdict())
-            for a, w, r in zip(x, g, self.readings, strict=True)
+            w if form is None else stiefel.vjp(a, w, **form._asdict())
+            for a, w, form in zip(x, g, self.forms, strict=True)
         ]
 
     def tangential(self, x: Point, d: Point) -> Point:
         """J_A d, for a direction d that is an image of its adjoint."""
         # Without a metric the two are the same projection, and one is enough.
         return [
-            v if r is None or r.B is None else stiefel.jvp(a, v, **r.form._asdict())
-            for a, v, r in zip(x, d, self.readings, strict=True)
+            v if form is None or form.B is None else stiefel.jvp(a, v, **form._asdict())
+            for a, v, form in zip(x, d, self.forms, strict=True)
         ]
 
     def apply(self, x: Point) -> Point:
         """Bx for each constrained leaf, zero for the others."""
-        rows = zip(x, self.readings, strict=True)
-        return [jnp.zeros_like(a) if r is None else r.form.apply(a) for a, r in rows]
+        rows = zip(x, self.forms, strict=True)
+        return [
+            jnp.zeros_like(a) if form is None else form.apply(a) for a, form in rows
+        ]
 
     def inner(self, a: Point, b: Point) -> Point:
         """Φ(aᵀb) for each constrained leaf, zero for the others."""
-        rows = zip(a, b, self.readings, strict=True)
         return [
-            jnp.zeros((), u.dtype) if r is None else phi(r.form.inner(u, v))
-            for u, v, r in rows
+            jnp.zeros((), u.dtype) if form is None else phi(form.inner(u, v))
+            for u, v, form in zip(a, b, self.forms, strict=True)
         ]
 
     def multiply(self, y: Point, s: Point) -> Point:
         """Products ys for each constrained leaf, zero for the others."""
-        rows = zip(y, s, self.readings, strict=True)
-        return [jnp.zeros_like(a) if r is None else mm(a, b) for a, b, r in rows]
+        rows = zip(y, s, self.forms, strict=True)
+        return [jnp.zeros_like(a) if form is None else mm(a, b) for a, b, form in rows]
 
     def feasibility(self, x: Point) -> Array:
         """The largest ‖E‖_F."""
         found = [
-            jnp.max(stiefel.feasibility(a, **r.form._asdict()))
-            for a, r in zip(x, self.readings, strict=True)
-            if r is not None
+            jnp.max(stiefel.feasibility(a, **form._asdict()))
+            for a, form in zip(x, self.forms, strict=True)
+            if form is not None
         ]
         return jnp.max(jnp.stack(found))
 
     def penalty(self, x: Point) -> Array:
         """The sum of ‖E‖²/4."""
         found = [
-            jnp.sum(stiefel.penalty(a, **r.form._asdict()))
-            for a, r in zip(x, self.readings, strict=True)
-            if r is not None
+            jnp.sum(stiefel.penalty(a, **form._asdict()))
+            for a, form in zip(x, self.forms, strict=True)
+            if form is not None
         ]
         return jnp.sum(jnp.stack(found))
 
     def weight(self, g: Point) -> Array:
         """The automatic β that gradients of that size ask for."""
         found = [
-            jnp.max(weight(a, r.form))
-            for a, r in zip(g, self.readings, strict=True)
-            if r is not None
+            jnp.max(weight(a, form))
+            for a, form in zip(g, self.forms, strict=True)
+            if form is not None
         ]
         return jnp.max(jnp.stack(found))
 
@@ -171,10 +197,31 @@ def landscape(
     mask: Any,
     regularizer: Regularizer | None,
     params: chex.ArrayTree,
+    *,
+    factorise: bool = False,
 ) -> Landscape:
-    """The landscape of ``f`` + ``regularizer`` around ``params``."""
+    """The landscape of ``f`` + ``regularizer`` around ``params``.
+
+    Args:
+        who: The public function that asks, for its errors.
+        f: From the parameters to a scalar.
+        mask: Which leaves are constrained.
+        regularizer: The term r, or None.
+        params: The parameters.
+        factorise: Whether metrics that are arrays are taken apart, so that methods work
+            in their geometry: a condition number less. A regularizer forbids it, since
+            its proximal map is that of x.
+    """
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
-    return Landscape(f, regularizer, select(who, params, mask), like)
+    readings = select(who, params, mask)
+
+    def factor(r):
+        if not factorise or regularizer is not None or r is None or r.B is None:
+            return None
+        plain = not callable(r.B) and r.layout is None
+        return jnp.linalg.cholesky(jnp.asarray(r.B)) if plain else None
+
+    return Landscape(f, regularizer, readings, [factor(r) for r in readings], like)
 
 
 def dot(a: Point, b: Point) -> Array:

@@ -127,7 +127,9 @@ def minimize(
         judges = jax.vmap(batch)(jax.random.split(jax.random.fold_in(key, 1), JUDGES))
         judged = mean_over(judges, whole)
     _check_scalar(judged, start)
-    land = landscape(_WHO, judged, mask, regularizer, start)
+    # An Optax optimiser is given the parameters as they are.
+    named = isinstance(method, str) and batch is None
+    land = landscape(_WHO, judged, mask, regularizer, start, factorise=named)
     x, value, usual = jax.jit(partial(_begin, land))(start)
     traced = any(isinstance(v, Tracer) for v in (value, *x))
     if not traced and not np.isfinite(value):

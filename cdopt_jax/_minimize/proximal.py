@@ -1,20 +1,23 @@
 """Algorithm 2 with a multiplier: proximal steps whose fixed points are stationary.
 
 The paper's step prox(A(x) − ηD) needs η → 0, since the proximal map leaves the
-tangent space and its normal part is made up for by A in every step: with a constant η
-it ends at a distance O(η) from a solution. Here that normal part is learnt. Stationary
-points satisfy 0 ∈ ∇f(x) + ∂r(x) + BxΛ with a symmetric Λ, so the step is
+tangent space and A makes up for its normal part in every step: with a constant η it
+ends at a distance O(η) from a solution. Here that normal part is learnt. Stationary
+points satisfy 0 ∈ ∇f(x) + ∂r(x) + BxΛ with a symmetric Λ. With Λ = C − Φ(xᵀ∇f(x)),
+the second part being known, a step is
 
-    y = prox_{ηr}(x − η(∇f(x) + BxΛ)),    x⁺ = A(y),    Λ⁺ = Λ + Φ(xᵀB(y − x))/(ηκ),
+    d = ∇f(x) + BxΛ,    y = prox_{ηr}(x − ηd),    x⁺ = A(y),
 
-with κ the largest eigenvalue of xᵀB²x, which is 1 without B. The last is a step of
-gradient ascent on the dual of the proximal problem in the tangent space, one for each
-step instead of a solution. A fixed point has y = x and x = A(x), which is stationarity
-and feasibility. Without r, Λ is known: −Φ(xᵀ∇f(x)).
+and C is improved at x⁺ by one step of gradient ascent on the dual of the proximal
+problem in the tangent space, C + Φ(xᵀB(prox_{ηr}(x − ηd) − x))/(ηκ), with κ the largest
+eigenvalue of xᵀB²x, which is 1 without B. A fixed point has y = x and x = A(x), which
+is stationarity and feasibility. Without r, C is zero and d the projected gradient.
 
-The stepsize is Barzilai and Borwein's, and is halved until the objective is below the
-largest of the last values: a nonmonotone search, without which it would be no quicker
-than a constant one.
+Proximal steps with a multiplier and a polynomial in place of a retraction are those of
+Xiao, Liu and Yuan's SLPG (arXiv 2103.03514), whose stepsize, Barzilai and Borwein's
+longer one, is taken too. Theirs is not safeguarded, and diverges from some starts; here
+it is halved until y is near the manifold and the objective below the largest of its
+last values: a search that is far from monotone, for that is how these steps are quick.
 """
 
 from typing import NamedTuple
@@ -24,7 +27,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from cdopt_jax._algebra import each
-from cdopt_jax._minimize.common import Method
+from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.landscape import (
     EDGE,
     Landscape,
@@ -35,7 +38,7 @@ from cdopt_jax._minimize.landscape import (
     minus,
 )
 
-MEMORY = 10
+MEMORY = 100
 """Over how many of the last values the largest is taken."""
 
 DECREASE = 1e-4
@@ -53,21 +56,19 @@ class State(NamedTuple):
 
     Attributes:
         x: The point, on the manifold up to third order.
-        y: The last point out of the proximal map, with its exact zeros.
-        gradient: That of f at x.
-        multiplier: Λ, of each constrained leaf.
+        direction: d there.
+        multiplier: C, of each constrained leaf.
         stepsize: The stepsize to try next.
-        scale: The stepsize of the start, which later ones are compared with.
+        scale: That of the start, which later ones are compared with.
         values: The last values of the objective.
-        stationarity: The length of an element of ∇f + BxΛ + ∂r, the last at (x, y).
+        stationarity: ‖y − x‖/η, the length of an element of ∇f(x) + BxΛ + ∂r(y).
         short: How many stepsizes in a row were a small share of the first.
         stalled: Whether no stepsize was short enough, or too many were too short.
         taken: How many steps were taken.
     """
 
     x: Point
-    y: Point
-    gradient: Point
+    direction: Point
     multiplier: Point
     stepsize: Array
     scale: Array
@@ -83,7 +84,6 @@ class _Trial(NamedTuple):
     y: Point
     value: Array
     gradient: Point
-    multiplier: Point
     stepsize: Array
     halvings: Array
 
@@ -104,17 +104,17 @@ def proximal() -> Method:
 def _init(land: Landscape, x: Point, key: Array) -> State:
     del key
     value, gradient = _evaluate(land, x)
-    dtype = value.dtype
     stepsize = _first(land, x, gradient)
+    zero = [jnp.zeros_like(s) for s in land.inner(x, gradient)]
+    multiplier, direction = _improved(land, x, gradient, zero, stepsize)
     return State(
         x,
-        x,
-        gradient,
-        _known(land, x, gradient),
+        direction,
+        multiplier,
         stepsize,
         stepsize,
         jnp.full(MEMORY, value),
-        jnp.asarray(jnp.inf, dtype),
+        jnp.asarray(jnp.inf, value.dtype),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
@@ -122,51 +122,46 @@ def _init(land: Landscape, x: Point, key: Array) -> State:
 
 
 def _step(land: Landscape, state: State) -> State:
-    x, g = state.x, state.gradient
-    bx = land.apply(x)
-    known = land.regularizer is None
-    current = _known(land, x, g) if known else state.multiplier
-    ceiling = jnp.max(state.values)
-    kappa = [_largest(s) for s in land.inner(bx, bx)]
+    x, ceiling = state.x, jnp.max(state.values)
 
     def attempt(stepsize, halvings):
-        w = along(x, -stepsize, along(g, 1, land.multiply(bx, current)))
-        y = land.prox(w, stepsize)
-        multiplier = current
-        if not known:
-            rows = zip(current, land.inner(bx, minus(y, x)), kappa, strict=True)
-            multiplier = [c + off / (stepsize * k) for c, off, k in rows]
+        y = land.prox(along(x, -stepsize, state.direction), stepsize)
         new = land.dissolve(y)
         value, gradient = _evaluate(land, new)
         value = jnp.where(land.feasibility(y) < EDGE, value, jnp.inf)
-        return _Trial(new, y, value, gradient, multiplier, stepsize, halvings)
+        return _Trial(new, y, value, gradient, stepsize, halvings)
 
     def too_long(trial):
         moved = minus(trial.y, x)
         enough = ceiling - DECREASE * dot(moved, moved) / trial.stepsize
-        return ~(trial.value <= enough) & (trial.halvings < HALVINGS)
+        return ~(trial.value <= enough)
 
-    first = attempt(state.stepsize, jnp.zeros((), jnp.int32))
     trial = lax.while_loop(
-        too_long, lambda t: attempt(t.stepsize / 2, t.halvings + 1), first
+        lambda t: too_long(t) & (t.halvings < HALVINGS),
+        lambda t: attempt(t.stepsize / 2, t.halvings + 1),
+        attempt(state.stepsize, jnp.zeros((), jnp.int32)),
     )
-    failed = too_long(trial._replace(halvings=jnp.zeros((), jnp.int32)))
+    failed = too_long(trial)
+    multiplier, direction = _improved(
+        land, trial.x, trial.gradient, state.multiplier, trial.stepsize
+    )
     short = jnp.where(trial.stepsize < SHORT * state.scale, state.short + 1, 0)
+    # With r, f is taken at its word to be smooth.
+    kinks = short > PATIENCE if land.regularizer is None else failed
     taken = State(
         trial.x,
-        trial.y,
-        trial.gradient,
-        trial.multiplier,
-        _barzilai_borwein(land, state, trial, bx),
+        direction,
+        multiplier,
+        _barzilai_borwein(state, trial, direction),
         state.scale,
         state.values.at[state.taken % MEMORY].set(trial.value),
         length(minus(trial.y, x)) / trial.stepsize,
         short,
-        short > PATIENCE if known else failed,
+        kinks,
         state.taken + 1,
     )
     kept = state._replace(stalled=failed, taken=state.taken + 1)
-    return jax.tree.map(lambda a, b: jnp.where(failed, a, b), kept, taken)
+    return chosen(failed, kept, taken)
 
 
 def _evaluate(land, x):
@@ -174,16 +169,25 @@ def _evaluate(land, x):
     return value + land.regular(x), gradient
 
 
+def _improved(land, x, g, multiplier, stepsize):
+    """C after a step on the dual, and d."""
+    bx = land.apply(x)
+    known = minus(g, land.multiply(bx, land.inner(x, g)))
+    if land.regularizer is None:
+        return multiplier, known
+    d = along(known, 1, land.multiply(bx, multiplier))
+    off = land.inner(bx, minus(land.prox(along(x, -stepsize, d), stepsize), x))
+    sizes = [_largest(s) for s in land.inner(bx, bx)]
+    rows = zip(multiplier, off, sizes, strict=True)
+    multiplier = [c + o / (stepsize * size) for c, o, size in rows]
+    return multiplier, along(known, 1, land.multiply(bx, multiplier))
+
+
 def _largest(s):
     """The largest eigenvalue, from the Schatten-4 norm: within p^(1/4) of it."""
     if s.ndim == 0:
         return jnp.ones_like(s)
     return each(jnp.sqrt(jnp.sqrt(jnp.sum((s @ s) ** 2, axis=(-2, -1)))))
-
-
-def _known(land, x, g):
-    """The multiplier without r."""
-    return [-s for s in land.inner(x, g)]
 
 
 def _first(land, x, g):
@@ -199,14 +203,10 @@ def _first(land, x, g):
     return jnp.where(curved, 1 / jnp.where(curved, curvature, 1), fallback)
 
 
-def _barzilai_borwein(land, state, trial, bx):
-    """The inverse curvature of the Lagrangian, the longer and the shorter in turn."""
-    s = minus(trial.x, state.x)
-    change = minus(trial.gradient, state.gradient)
-    bs = minus(land.apply(trial.x), bx)
-    change = along(change, 1, land.multiply(bs, trial.multiplier))
-    ss, sy, yy = dot(s, s), jnp.abs(dot(s, change)), dot(change, change)
-    found = jnp.where(state.taken % 2 == 0, ss / sy, sy / yy)
+def _barzilai_borwein(state, trial, direction):
+    """The inverse curvature along the last step, as the directions show it."""
+    s, y = minus(trial.x, state.x), minus(direction, state.direction)
+    found = dot(s, s) / jnp.abs(dot(s, y))
     usable = jnp.isfinite(found) & (found > 0)
-    found = jnp.clip(found, 1e-4 * state.scale, 1e3 * state.scale)
+    found = jnp.clip(found, 1e-4 * state.scale, 1e4 * state.scale)
     return jnp.where(usable, found, trial.stepsize)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from cdopt_jax._minimize.certificates import sampled_distance
 from cdopt_jax._minimize.common import Method, chosen
@@ -29,6 +29,9 @@ class State(NamedTuple):
         taken: How many steps were taken.
         since: How many since the last considerable progress.
         mark: The value from which progress is counted.
+        patience: How long to wait for progress.
+        before: The least value when that was last changed.
+        done: Whether waiting longer brought nothing.
         key: For the samples of the certificate.
     """
 
@@ -41,8 +44,14 @@ class State(NamedTuple):
     taken: Array
     since: Array
     mark: Array
+    patience: Array
+    before: Array
+    done: Array
     key: Array
 
+
+PATIENCE = 3
+"""How many steps without progress make the next ones shorter, at first."""
 
 Rule = Callable[[State, Array], tuple[Array, Array]]
 """From a state and the norm of D to the length of the step and the next scale."""
@@ -67,8 +76,9 @@ def geometric(state: State, size: Array) -> tuple[Array, Array]:
     without one that would have to be known.
     """
     del size
-    shorter = state.since >= 3
-    scale = jnp.where(shorter, 0.7 * state.scale, state.scale)
+    shorter = state.since >= state.patience
+    factor = jnp.where(state.patience > PATIENCE, 0.9, 0.7)
+    scale = jnp.where(shorter, factor * state.scale, state.scale)
     return scale, scale
 
 
@@ -107,7 +117,21 @@ def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> 
             size = length(_direction(land, x, gradient))
             scale = scale * jnp.where(size > 0, size, 1)
         zero = jnp.zeros((), jnp.int32)
-        return State(x, value, gradient, x, value, scale, zero, zero, value, key)
+        return State(
+            x,
+            value,
+            gradient,
+            x,
+            value,
+            scale,
+            zero,
+            zero,
+            value,
+            jnp.asarray(PATIENCE, jnp.int32),
+            value,
+            jnp.zeros((), bool),
+            key,
+        )
 
     def step(land, state):
         d = _direction(land, state.x, state.gradient)
@@ -127,18 +151,18 @@ def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> 
             progress = value < state.mark - scale / 2
         changed = scale != state.scale
         since = jnp.where(progress | changed, 0, state.since + 1)
-        return State(
-            x,
-            value,
-            gradient,
-            chosen(better, x, state.best),
-            jnp.minimum(value, state.least),
-            scale,
-            state.taken + 1,
-            since,
-            jnp.where(progress, value, state.mark),
-            state.key,
+        new = state._replace(
+            x=x,
+            value=value,
+            gradient=gradient,
+            best=chosen(better, x, state.best),
+            least=jnp.minimum(value, state.least),
+            scale=scale,
+            taken=state.taken + 1,
+            since=since,
+            mark=jnp.where(progress, value, state.mark),
         )
+        return _again(land, new, length(x)) if rule == "geometric" else new
 
     def residual(land, state):
         return sampled_distance(land, state.best, state.key, radius)
@@ -148,11 +172,40 @@ def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> 
         step,
         lambda land, state: land.dissolve(state.best),
         residual,
-        lambda state: state.scale < 1e-15,
+        lambda state: state.done | ~(state.scale > 0),
         rule,
         f"distance of 0 from gradients sampled within {radius:g}",
         each_step=False,
     )
+
+
+def _again(land, state, size):
+    """From the best point with more patience, once steps have become too short.
+
+    What is sharp is found in the first round, and the second is in vain. Where some
+    directions are flat, a length that falls as quickly as that ends too early.
+    """
+    short = state.scale < jnp.finfo(state.value.dtype).eps * size
+    gained = state.before - state.least
+    first = state.patience == PATIENCE
+    vain = (gained <= 1e-7 * jnp.abs(state.least)) & ~first
+    value, gradient = lax.cond(
+        short,
+        lambda: jax.value_and_grad(land.value)(state.best),
+        lambda: (state.value, state.gradient),
+    )
+    anew = state._replace(
+        x=state.best,
+        value=value,
+        gradient=gradient,
+        scale=(0.03 * size).astype(state.scale.dtype),
+        since=jnp.zeros_like(state.since),
+        mark=value,
+        patience=jnp.where(first, 10, 2) * state.patience,
+        before=state.least,
+        done=vain,
+    )
+    return chosen(short, anew, state)
 
 
 def _direction(land: Landscape, x: Point, g: Point) -> Point:
