@@ -43,16 +43,8 @@ def ours(instance: Instance) -> Iterator[str]:
     if instance.regularizer is not None:
         yield "proximal"
         return
-    yield from (
-        ("proximal", "lbfgs", "newton")
-        if instance.smooth
-        else (
-            "auto",
-            "geometric",
-            "polyak",
-            "lbfgs",
-        )
-    )
+    kinks = ("auto", "geometric", "lbfgs")
+    yield from ("proximal", "lbfgs", "newton") if instance.smooth else kinks
 
 
 def minimized(method: str, instance: Instance, seconds: float) -> Trace:

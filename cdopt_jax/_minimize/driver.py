@@ -111,17 +111,24 @@ class Plan(NamedTuple):
         stay = course.ended | lost
         return chosen(stay, kept, judged)
 
+    def certify(self, course: Course) -> Course:
+        """The course with its certificate, where that is too dear on the way."""
+        if self.method.each_step:
+            return course
+        residual = self.method.residual(self.land, course.state)
+        met = (residual <= self.tol) & (course.status != DIVERGED)
+        return course._replace(
+            stationarity=residual.astype(course.stationarity.dtype),
+            status=jnp.where(met, CERTIFIED, course.status),
+        )
+
     def _judged(self, state, steps):
         method, land = self.method, self.land
         x = method.point(land, state)
         value = land.value(x)
-        # A certificate that is dear is asked for at the end alone.
-        wanted = method.each_step | method.stalled(state) | (steps >= self.budget)
-        residual = lax.cond(
-            wanted,
-            lambda: method.residual(land, state).astype(value.dtype),
-            lambda: jnp.asarray(jnp.nan, value.dtype),
-        )
+        residual = jnp.asarray(jnp.nan, value.dtype)
+        if method.each_step:
+            residual = method.residual(land, state).astype(value.dtype)
         status = jnp.select(
             [~jnp.isfinite(value), residual <= self.tol, method.stalled(state)],
             [DIVERGED, CERTIFIED, STALLED],
@@ -143,6 +150,7 @@ def run_traced(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
         return new, tuple(jnp.where(course.ended, jnp.nan, v) for v in row)
 
     course, rows = lax.scan(piece, begun, looks)
+    course = plan.certify(course)
     first = [jnp.asarray(v)[None] for v in _row(begun, jnp.nan)]
     columns = [jnp.concatenate(c) for c in zip(first, rows, strict=True)]
     return course, History(*columns)
@@ -166,6 +174,8 @@ def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
             seconds += time.perf_counter() - began
             course = judge(course, *reached)
             rows.append(_row(course, seconds))
+        course = jax.jit(plan.certify)(course)
+        rows[-1] = _row(course, seconds)
     except KeyboardInterrupt:
         course = course._replace(status=jnp.asarray(INTERRUPTED, jnp.int32))
     return course, History(*(np.array(c) for c in zip(*rows, strict=True)))

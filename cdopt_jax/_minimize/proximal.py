@@ -46,6 +46,9 @@ DECREASE = 1e-4
 
 HALVINGS = 30
 
+IDLE = 200
+"""After so many steps without a lower value there will be none."""
+
 SHORT, PATIENCE = 1e-3, 20
 """After so many steps in a row that are shorter than this share of the first, f has
 kinks: its curvature has no bound."""
@@ -62,8 +65,11 @@ class State(NamedTuple):
         scale: That of the start, which later ones are compared with.
         values: The last values of the objective.
         stationarity: ‖y − x‖/η, the length of an element of ∇f(x) + BxΛ + ∂r(y).
+        least: The least value so far.
+        idle: How many steps ago it was found.
         short: How many stepsizes in a row were a small share of the first.
-        stalled: Whether no stepsize was short enough, or too many were too short.
+        stalled: Whether no stepsize was short enough, too many were too short, or the
+            least value is too long ago.
         taken: How many steps were taken.
     """
 
@@ -74,6 +80,8 @@ class State(NamedTuple):
     scale: Array
     values: Array
     stationarity: Array
+    least: Array
+    idle: Array
     short: Array
     stalled: Array
     taken: Array
@@ -115,6 +123,8 @@ def _init(land: Landscape, x: Point, key: Array) -> State:
         stepsize,
         jnp.full(MEMORY, value),
         jnp.asarray(jnp.inf, value.dtype),
+        value,
+        jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
@@ -146,6 +156,7 @@ def _step(land: Landscape, state: State) -> State:
         land, trial.x, trial.gradient, state.multiplier, trial.stepsize
     )
     short = jnp.where(trial.stepsize < SHORT * state.scale, state.short + 1, 0)
+    idle = jnp.where(trial.value < state.least, 0, state.idle + 1)
     # With r, f is taken at its word to be smooth.
     kinks = short > PATIENCE if land.regularizer is None else failed
     taken = State(
@@ -156,8 +167,10 @@ def _step(land: Landscape, state: State) -> State:
         state.scale,
         state.values.at[state.taken % MEMORY].set(trial.value),
         length(minus(trial.y, x)) / trial.stepsize,
+        jnp.minimum(trial.value, state.least),
+        idle,
         short,
-        kinks,
+        kinks | (idle > IDLE),
         state.taken + 1,
     )
     kept = state._replace(stalled=failed, taken=state.taken + 1)
