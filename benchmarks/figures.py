@@ -76,7 +76,7 @@ def _draw(axes, group, over, field, factor):
     colour, line = _style(group.name)
     axes.plot(x, y.mean(axis=0), line, color=colour, label=group.label, linewidth=1.8)
     if len(y) > 1:
-        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.12)
+        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.07)
 
 
 def _style(name: str) -> tuple[str, str]:
@@ -111,5 +111,5 @@ def _late(groups, field, factor) -> Iterator[float]:
 
 def _finish(figure, title):
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper")
+    figure.legend(handles, labels, loc="outside right center")
     figure.suptitle(f"{title}\nmean over seeds, and their range")

@@ -115,7 +115,7 @@ def _number(value, form):
 
 def verdicts(runs: Sequence[Run]) -> Iterator[str]:
     """What must hold, problem by problem and seed by seed."""
-    yield "| problem | seed | our best gap | lowest was | quickest to 1e-4 | ours / it |"
+    yield "| problem | seed | our best gap | lowest | quickest to 1e-4 | ours / it |"
     yield "|---|---|---|---|---|---|"
     near = quick = total = 0
     for key in dict.fromkeys(map(_key, runs)):
@@ -230,8 +230,9 @@ def write(folder: Path) -> None:
         "",
         f"float64 on {around['device']} with {around['cpus']} processors; {versions}. "
         f"Medians over up to {seeds} seeds. Methods of `cdx.minimize` begin with "
-        "`cdx:`. The gap is that of the objective, at the projected point, to the least "
-        "value that any method found or theory gives, relative to it. Stationarity is "
+        "`cdx:`. The gap is that of the objective, at the projected point, to the "
+        "least value that any method found or theory gives, relative to it. "
+        "Stationarity is "
         "the norm of the projected gradient; of the tangential proximal step, where "
         "there is a regularizer; of the least element in the hull of gradients sampled "
         "within 1e-6, where f has kinks. Zeros are entries below 1e-5. Times are those "

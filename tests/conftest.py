@@ -32,6 +32,12 @@ LONG = (
     "test_memory.py::test_a_step_with_donated_buffers_reuses_all_of_them[adam]",
     "test_memory.py::test_a_training_step_needs_hardly_more_memory_than_without_the_"
     "constraint[adam]",
+    "test_minimize.py::test_a_start_off_the_manifold_is_projected_and_said_so",
+    "test_minimize.py::test_an_interrupt_returns_the_point_reached",
+    "test_minimize.py::test_batches_are_drawn_anew_and_the_optimum_is_met_on_average",
+    "test_minimize.py::test_every_rule_lowers_a_function_with_kinks[diminishing]",
+    "test_minimize.py::test_every_rule_lowers_a_function_with_kinks[normalized]",
+    "test_minimize.py::test_every_rule_lowers_a_function_with_kinks[sampling]",
     "test_ocnn.py::test_a_budget_ends_a_run_that_can_be_resumed",
     "test_ocnn.py::test_seeds_differ_and_the_table_has_their_spread",
     "test_precision.py::test_a_run_under_it_keeps_its_feasibility[constrain-adam]",
@@ -47,6 +53,9 @@ LONG = (
     "test_sweep.py::test_no_optimiser_rate_or_noise_drives_the_guarded_step_out[(3, 8, "
     "4)-generalized]",
     "test_sweep.py::test_nor_does_one_that_searches_or_has_two_copies[lbfgs]",
+    "test_solvers.py::test_infeasible_solvers_end_where_manpg_does_with_norms_of_rows",
+    "test_solvers.py::test_manpg_descends_at_every_step_to_a_point_that_is_stationary[m"
+    "anpg]",
     "test_traffic.py::test_an_optimiser_between_gradient_and_step_makes_it_two_rounds["
     "wide-",
     "test_wrappers.py::test_a_wrapper_trains_to_the_optimum_on_the_manifold[lbfgs]",
