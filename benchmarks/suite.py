@@ -41,7 +41,7 @@ Runner = Callable[[Instance, float], Trace]
 def ours(instance: Instance) -> Iterator[str]:
     """The methods of `cdx.minimize` that are made for a problem."""
     if instance.regularizer is not None:
-        yield "proximal"
+        yield from ("proximal", "continuation")
         return
     kinks = ("auto", "geometric", "lbfgs")
     yield from ("proximal", "lbfgs", "newton") if instance.smooth else kinks

@@ -30,8 +30,12 @@ from cdopt_jax._selection import Mask
 from cdopt_jax._trees import project
 from cdopt_jax.prox import Regularizer
 
-METHODS = ("auto", "proximal", "lbfgs", "newton", "sampling", *RULES)
+METHODS = ("auto", "proximal", "continuation", "lbfgs", "newton", "sampling", *RULES)
 ZERO = 1e-5
+LOOSE, AHEAD = 1e-3, 300
+"""The tolerance of a run ahead for f alone, by the size of its first gradient, and the
+most steps of it."""
+
 JUDGES = 16
 """How many batches judge an objective that is known by batches alone."""
 
@@ -65,7 +69,9 @@ def minimize(
             a warning where that changes it.
         mask: Which leaves are constrained; see `where`.
         method: ``"proximal"``: Algorithm 2 with a multiplier and Barzilai-Borwein
-            steps, for f smooth, with a regularizer or without.
+            steps, for f smooth, with a regularizer or without. ``"continuation"``: the
+            same, after some steps for f alone, from which better local minima are found
+            where the regularizer is strong.
             ``"lbfgs"`` and ``"newton"``: L-BFGS, and a trust-region Newton method with
             exact second derivatives, on the constraint dissolving function h, for f + r
             smooth. ``"diminishing"``, ``"normalized"``, ``"polyak"`` and
@@ -140,7 +146,22 @@ def minimize(
     chosen, others = _methods(method, regularizer, mask, beta, max_steps, batch)
     within = usual if tol is None else jnp.asarray(tol, value.dtype)
     plan = Plan(land, draw, chosen, within, max_steps)
-    course, history = (run_traced if traced else run)(plan, x, key)
+    go = run_traced if traced else run
+    earlier = None
+    if method == "continuation":
+        # Nowhere near a solution of it: a few steps, to a loose tolerance.
+        alone = plan._replace(
+            draw=lambda _: land._replace(regularizer=None),
+            tol=LOOSE * usual / jnp.sqrt(jnp.finfo(value.dtype).eps),
+            budget=min(AHEAD, max_steps),
+        )
+        course, earlier = go(alone, x, key)
+        x = chosen.point(land, course.state)
+        taken = alone.budget if traced else int(course.steps)
+        plan = plan._replace(taken=taken)
+    course, history = go(plan, x, key)
+    if earlier is not None:
+        history = joined(earlier, history)
     if others is not None and not traced and course.status == STALLED:
         # What is smooth would have come to an end: f has kinks.
         x = plan.method.point(land, course.state)
@@ -213,6 +234,7 @@ def _methods(
         return subgradient(method), None
     named = {
         "proximal": proximal,
+        "continuation": proximal,
         "lbfgs": lambda: lbfgs(beta),
         "newton": lambda: newton(beta),
         "sampling": sampling,
@@ -238,9 +260,9 @@ def _check_options(f, method, regularizer, beta, tol, max_steps, batch):
                 "regularizer must be a Regularizer(value, prox), such as prox.l1(0.1); "
                 f"it is {regularizer!r}."
             )
-        if regularizer.prox is None and method == "proximal":
+        if regularizer.prox is None and method in ("proximal", "continuation"):
             raise fault(
-                'method="proximal" needs the regularizer\'s proximal map, and its prox '
+                f'method="{method}" needs the proximal map of r, and prox '
                 'is None; give one, or write method="geometric", which takes '
                 "subgradients."
             )

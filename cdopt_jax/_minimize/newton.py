@@ -85,7 +85,8 @@ def newton(beta: float | str, products: int = PRODUCTS) -> Method:
     return Method(
         init,
         step,
-        lambda land, state: land.dissolve(state.x),
+        # Twice: h is looked at up to a distance at which once is not enough.
+        lambda land, state: land.dissolve(land.dissolve(state.x)),
         lambda _, state: length(state.gradient),
         lambda state: state.radius < 1e-14,
         "newton",

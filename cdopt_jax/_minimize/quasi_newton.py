@@ -82,7 +82,8 @@ def lbfgs(beta: float | str, memory: int = 10) -> Method:
     return Method(
         init,
         step,
-        lambda land, state: land.dissolve(state.x),
+        # Twice: h is looked at up to a distance at which once is not enough.
+        lambda land, state: land.dissolve(land.dissolve(state.x)),
         lambda _, state: length(state.gradient),
         lambda state: state.idle >= PATIENCE,
         "lbfgs",

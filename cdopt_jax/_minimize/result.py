@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -100,7 +101,6 @@ class Result:
 
 def joined(first: History, then: History) -> History:
     """The course of two runs, the one from where the other ended."""
-    seconds = first.seconds[-1] + then.seconds[1:]
-    rest = then._replace(seconds=np.concatenate([then.seconds[:1], seconds]))
+    rest = then._replace(seconds=first.seconds[-1] + then.seconds)
     pairs = zip(first, rest, strict=True)
-    return History(*(np.concatenate([a, b[1:]]) for a, b in pairs))
+    return History(*(jnp.concatenate([a, b[1:]]) for a, b in pairs))
