@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 import cdopt_jax as cdx
 from benchmarks.methods import METHODS, Task
+from benchmarks.ocnn import read_rates
 from benchmarks.timing import environment, interleaved
 from benchmarks.vgg import IMAGE, VGG, VGG_MASK, random_images
 
-RATE = 0.1
 TASK = Task(VGG_MASK, 1e-5, 0.1, optax.constant_schedule)
 
 
@@ -46,9 +46,9 @@ def gradient(model: VGG, stats: Any) -> Callable[..., Any]:
     return jax.jit(jax.grad(loss, has_aux=True))
 
 
-def optimiser(name: str, params: Any, grads: Any) -> Callable[[], Any]:
+def optimiser(name: str, rate: float, params: Any, grads: Any) -> Callable[[], Any]:
     """What a method adds to the gradient of φ: the point, γr, and the update."""
-    method = METHODS[name].make(TASK, RATE)
+    method = METHODS[name].make(TASK, rate)
 
     def step(params, grads, state):
         point = method.point(params)
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--depth", type=int, choices=(8, 19), default=19)
     add("--width", type=float, default=1.0)
     add("--batch", type=int, default=128)
+    add("--rates", type=Path, help="file of learning rates, by a search")
     add("--repeats", type=int, default=5)
     add("--method", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
     add("--out", type=Path, default=Path("benchmarks/results/network"))
@@ -100,7 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     passes = interleaved(
         {"model": partial(derive, params, *batch)}, min(3, options.repeats)
     )
-    own = {name: optimiser(name, params, grads) for name in tqdm(options.method)}
+    rates = {name: entry.learning_rate for name, entry in METHODS.items()}
+    rates |= {} if options.rates is None else read_rates(options.rates)
+    own = {
+        name: optimiser(name, rates[name], params, grads)
+        for name in tqdm(options.method)
+    }
     seconds = interleaved(own, options.repeats)
     kernels = {x.shape for x in jax.tree.leaves(params) if x.ndim == 4}
     versions = ", ".join(f"{k} {v}" for k, v in around["versions"].items())
@@ -117,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
     )
     options.out.mkdir(parents=True, exist_ok=True)
-    result = {**vars(options), "out": None, "model": passes["model"]}
+    result = {**vars(options), "out": None, "rates": rates, "model": passes["model"]}
     content = json.dumps(around | result | {"seconds": seconds}, indent=1)
     (options.out / "network.json").write_text(content + "\n")
     (options.out / "network.md").write_text(text + "\n")

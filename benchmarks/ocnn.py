@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     try:
         rates = {name: entry.learning_rate for name, entry in METHODS.items()}
-        rates |= {} if options.rates is None else _read_rates(options.rates)
+        rates |= {} if options.rates is None else read_rates(options.rates)
         rates |= dict(options.rate)
         experiment = Experiment(options)
         pairs = [(m, seed) for seed in options.seeds for m in experiment.methods]
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(report.summary(options.out))
 
 
-def _read_rates(path: Path) -> dict[str, float]:
+def read_rates(path: Path) -> dict[str, float]:
     """The rates that `benchmarks.search` has written."""
     try:
         content = json.loads(path.read_text("utf-8"))
