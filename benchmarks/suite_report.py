@@ -202,7 +202,9 @@ def convergence(path: Path, runs: Sequence[Run]) -> None:
             ]
             for run in found:
                 _, seconds, values = np.array(run["course"], float).T
-                gaps = np.maximum((values - run["best"]) / run["scale"], 1e-12)
+                gaps = (values - run["best"]) / run["scale"]
+                # Lower than the best is what is off the manifold, or diverged.
+                gaps = np.where(gaps < -1e-9, np.nan, np.maximum(gaps, 1e-12))
                 line = "-" if mine(run) else "--"
                 axes.plot(np.maximum(seconds, 1e-4), gaps, line, color=f"C{index % 10}")
         axes.set(title=name, xscale="log", yscale="log", ylim=(1e-12, 10))
@@ -214,8 +216,9 @@ def convergence(path: Path, runs: Sequence[Run]) -> None:
         line = "-" if method.startswith("cdx:") else "--"
         grid[0].plot([], [], line, color=f"C{index % 10}", label=method)
     figure.legend(loc="outside lower center", ncols=4)
-    figure.supxlabel("seconds, without compilation")
-    figure.supylabel("gap to the best value found, relative")
+    figure.suptitle(
+        "Relative gap to the best value found, against seconds without compilation"
+    )
     canvas.print_png(path)
 
 
