@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.common import Method
+from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.landscape import Landscape, Point, length
 
 # Steps for which the line search finds nothing before the method gives up: pairs of
@@ -77,6 +77,10 @@ def lbfgs(beta: float | str, memory: int = 10) -> Method:
         )
         idle = jnp.where(better, 0, state.idle + 1)
         weight, value, gradient = reweighted(land, x, state.beta, value, gradient)
+        # Pairs of another h are of no use for this one.
+        changed = weight != state.beta
+        inner = chosen(changed, optimizer.init(x), inner)
+        idle = jnp.where(changed, 0, idle)
         return State(x, weight, value, gradient, inner, idle)
 
     return Method(
