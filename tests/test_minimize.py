@@ -99,9 +99,13 @@ def farthest(x, g, weight, zero):
     ).fun
 
 
-def test_the_multiplier_makes_a_composite_problem_stationary():
+@pytest.mark.parametrize("method", ["proximal", "continuation"])
+def test_the_multiplier_makes_a_composite_problem_stationary(method):
     weight = 0.1
-    result = cdx.minimize(quadratic, start(), regularizer=cdx.prox.l1(weight), tol=1e-8)
+    result = cdx.minimize(
+        quadratic, start(), method=method, regularizer=cdx.prox.l1(weight), tol=1e-8
+    )
+    assert np.all(np.diff(result.history.step) > 0)
     assert bool(result.converged)
     x = result.params
     assert float(cdx.stiefel.feasibility(x)) < 1e-12
