@@ -21,7 +21,7 @@ from cdopt_jax._minimize.metrics import check_metrics
 from cdopt_jax._minimize.newton import newton
 from cdopt_jax._minimize.proximal import proximal
 from cdopt_jax._minimize.quasi_newton import lbfgs
-from cdopt_jax._minimize.result import CERTIFIED, STALLED, Result, joined
+from cdopt_jax._minimize.result import CERTIFIED, INTERRUPTED, STALLED, Result, joined
 from cdopt_jax._minimize.sampling import sampling
 from cdopt_jax._minimize.subgradient import RULES, subgradient
 from cdopt_jax._minimize.transformation import mean_over, stochastic, transformed
@@ -156,6 +156,8 @@ def minimize(
             budget=min(AHEAD, max_steps),
         )
         course, earlier = go(alone, x, key)
+        if not traced and course.status == INTERRUPTED:
+            return _result(land, chosen, course, earlier)
         x = chosen.point(land, course.state)
         taken = alone.budget if traced else int(course.steps)
         plan = plan._replace(taken=taken)
@@ -189,9 +191,9 @@ def _begin(land, start):
 def _end(land, method, state):
     """The parameters, their projection, and the share of zeros."""
     x = method.point(land, state)
-    entries = jnp.concatenate([jnp.abs(a).ravel() for a in x])
-    projected = land.write(land.project(x))
-    return land.write(x), projected, jnp.mean(entries < ZERO)
+    params = land.write(x)
+    entries = jnp.concatenate([jnp.abs(a).ravel() for a in jax.tree.leaves(params)])
+    return params, land.write(land.project(x)), jnp.mean(entries < ZERO)
 
 
 def _result(land, method, course, history):
