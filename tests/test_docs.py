@@ -56,6 +56,7 @@ INSIDE = {
         "quasi_newton",
         "newton",
         "subgradient",
+        "checks",
         "sampling",
         "transformation",
         "bridge",

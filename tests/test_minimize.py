@@ -173,6 +173,20 @@ def test_a_tree_has_free_leaves_beside_the_constrained():
     assert float(result.value) == pytest.approx(-SPECTRUM[:P].sum() / 2, abs=1e-9)
 
 
+def test_zeros_are_counted_in_the_parameters_also_with_a_metric():
+    # The best x is along the last axis, and Lᵀx, in which it is computed, is dense.
+    towards = jnp.asarray(METRIC[:, -1:])
+    spec = cdx.Stiefel(B=jnp.asarray(METRIC))
+    first = start(p=1, B=METRIC)
+    result = cdx.minimize(lambda x: -jnp.sum((towards.T @ x) ** 2), first, spec)
+    assert float(result.sparsity) == pytest.approx(1 - 1 / N)
+
+
+def test_the_time_before_the_first_step_counts():
+    result = cdx.minimize(quadratic, start(), method="proximal", max_steps=1)
+    assert result.history.seconds[0] > 0
+
+
 def test_the_budget_ends_a_run_and_the_message_says_so():
     result = cdx.minimize(quadratic, start(), method="proximal", max_steps=3)
     assert int(result.steps) == 3

@@ -156,12 +156,22 @@ def run_traced(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
     return course, History(*columns)
 
 
-def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
-    """Piece by piece, so that it can be interrupted; only the steps are timed."""
-    course = jax.jit(plan.begin)(x, key)
+def run(
+    plan: Plan, x: Point, key: Array, *, spent: float = 0.0
+) -> tuple[Course, History]:
+    """Piece by piece, so that it can be interrupted; compiling and judging not timed.
+
+    Args:
+        plan: What is to be run.
+        x: Where it starts.
+        key: For what it draws.
+        spent: The seconds that were needed to get there.
+    """
+    course, seconds = timed(jax.jit(plan.begin).lower(x, key).compile(), x, key)
+    seconds += spent
     walk: Any = None
     judge = jax.jit(plan.judge)
-    rows, seconds = [_row(course, 0.0)], 0.0
+    rows = [_row(course, seconds)]
     try:
         for until in plan.pieces():
             if course.ended:
@@ -169,9 +179,8 @@ def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
             end = jnp.asarray(until, jnp.int32)
             if walk is None:
                 walk = jax.jit(plan.walk).lower(course, end, key).compile()
-            began = time.perf_counter()
-            reached = jax.block_until_ready(walk(course, end, key))
-            seconds += time.perf_counter() - began
+            reached, took = timed(walk, course, end, key)
+            seconds += took
             course = judge(course, *reached)
             rows.append(_row(course, seconds))
         course = jax.jit(plan.certify)(course)
@@ -179,6 +188,13 @@ def run(plan: Plan, x: Point, key: Array) -> tuple[Course, History]:
     except KeyboardInterrupt:
         course = course._replace(status=jnp.asarray(INTERRUPTED, jnp.int32))
     return course, History(*(np.array(c) for c in zip(*rows, strict=True)))
+
+
+def timed(program: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """What a program returns, and the seconds that it took."""
+    began = time.perf_counter()
+    result = jax.block_until_ready(program(*arguments))
+    return result, time.perf_counter() - began
 
 
 def _row(course, seconds):

@@ -55,6 +55,21 @@ class Landscape(NamedTuple):
             for r, factor in pairs
         ]
 
+    def factorised(self) -> list[Array | None]:
+        """The factors of metrics that are arrays, for methods to use their geometry.
+
+        A condition number less. A regularizer forbids it, its proximal map being that
+        of x.
+        """
+
+        def factor(r):
+            if self.regularizer is not None or r is None or r.B is None:
+                return None
+            plain = not callable(r.B) and r.layout is None
+            return jnp.linalg.cholesky(jnp.asarray(r.B)) if plain else None
+
+        return [factor(r) for r in self.readings]
+
     def read(self, params: chex.ArrayTree) -> Point:
         """Parameters as a point."""
         rows = zip(jax.tree.leaves(params), self.readings, self.factors, strict=True)
@@ -197,8 +212,6 @@ def landscape(
     mask: Any,
     regularizer: Regularizer | None,
     params: chex.ArrayTree,
-    *,
-    factorise: bool = False,
 ) -> Landscape:
     """The landscape of ``f`` + ``regularizer`` around ``params``.
 
@@ -208,20 +221,10 @@ def landscape(
         mask: Which leaves are constrained.
         regularizer: The term r, or None.
         params: The parameters.
-        factorise: Whether metrics that are arrays are taken apart, so that methods work
-            in their geometry: a condition number less. A regularizer forbids it, since
-            its proximal map is that of x.
     """
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
     readings = select(who, params, mask)
-
-    def factor(r):
-        if not factorise or regularizer is not None or r is None or r.B is None:
-            return None
-        plain = not callable(r.B) and r.layout is None
-        return jnp.linalg.cholesky(jnp.asarray(r.B)) if plain else None
-
-    return Landscape(f, regularizer, readings, [factor(r) for r in readings], like)
+    return Landscape(f, regularizer, readings, [None] * len(readings), like)
 
 
 def dot(a: Point, b: Point) -> Array:

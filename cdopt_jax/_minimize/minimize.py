@@ -13,9 +13,9 @@ import optax
 from jax import Array
 from jax.core import Tracer
 
-from cdopt_jax._hyperparameters import check_beta, check_positive
+from cdopt_jax._minimize.checks import check_leaves, check_options, check_scalar
 from cdopt_jax._minimize.common import Method
-from cdopt_jax._minimize.driver import Plan, run, run_traced
+from cdopt_jax._minimize.driver import Plan, run, run_traced, timed
 from cdopt_jax._minimize.landscape import landscape
 from cdopt_jax._minimize.metrics import check_metrics
 from cdopt_jax._minimize.newton import newton
@@ -25,12 +25,10 @@ from cdopt_jax._minimize.result import CERTIFIED, INTERRUPTED, STALLED, Result, 
 from cdopt_jax._minimize.sampling import sampling
 from cdopt_jax._minimize.subgradient import RULES, subgradient
 from cdopt_jax._minimize.transformation import mean_over, stochastic, transformed
-from cdopt_jax._paths import describe_leaf, leaf_paths
 from cdopt_jax._selection import Mask
 from cdopt_jax._trees import project
 from cdopt_jax.prox import Regularizer
 
-METHODS = ("auto", "proximal", "continuation", "lbfgs", "newton", "sampling", *RULES)
 ZERO = 1e-5
 LOOSE, AHEAD = 1e-3, 300
 """The tolerance of a run ahead for f alone, by the size of its first gradient, and the
@@ -119,9 +117,9 @@ def minimize(
         >>> print(f"{sparse.sparsity:.2f}")
         0.88
     """
-    _check_options(f, method, regularizer, beta, tol, max_steps, batch)
+    check_options(_WHO, f, method, regularizer, beta, tol, max_steps, batch)
     key = jax.random.key(0) if key is None else key
-    _check_leaves(x0)
+    check_leaves(_WHO, x0)
     x0 = jax.tree.map(jnp.asarray, x0)
     start = _onto_manifold(x0, mask)
 
@@ -132,11 +130,13 @@ def minimize(
     if batch is not None:
         judges = jax.vmap(batch)(jax.random.split(jax.random.fold_in(key, 1), JUDGES))
         judged = mean_over(judges, whole)
-    _check_scalar(judged, start)
+    check_scalar(_WHO, judged, start)
     # An Optax optimiser is given the parameters as they are.
     named = isinstance(method, str) and batch is None
-    land = landscape(_WHO, judged, mask, regularizer, start, factorise=named)
-    x, value, usual = jax.jit(partial(_begin, land))(start)
+    land = landscape(_WHO, judged, mask, regularizer, start)
+    begin = jax.jit(partial(_begin, land, factorise=named))
+    factors, x, value, usual = begin(start)
+    land = land._replace(factors=factors)
     traced = any(isinstance(v, Tracer) for v in (value, *x))
     if not traced and not np.isfinite(value):
         raise ValueError(
@@ -146,7 +146,10 @@ def minimize(
     chosen, others = _methods(method, regularizer, mask, beta, max_steps, batch)
     within = usual if tol is None else jnp.asarray(tol, value.dtype)
     plan = Plan(land, draw, chosen, within, max_steps)
-    go = run_traced if traced else run
+    # What comes before the first step takes its time too; again, since the first call
+    # was compiled.
+    spent = 0.0 if traced else timed(begin, start)[1]
+    go = run_traced if traced else partial(run, spent=spent)
     earlier = None
     if method == "continuation":
         # Nowhere near a solution of it: a few steps, to a loose tolerance.
@@ -161,6 +164,7 @@ def minimize(
         x = chosen.point(land, course.state)
         taken = alone.budget if traced else int(course.steps)
         plan = plan._replace(taken=taken)
+        go = run_traced if traced else run
     course, history = go(plan, x, key)
     if earlier is not None:
         history = joined(earlier, history)
@@ -179,13 +183,15 @@ def _on_batch(land, f, batch, key):
     return land._replace(f=lambda params: f(params, data))
 
 
-def _begin(land, start):
-    """The start as a point, the objective there, and the usual tolerance."""
+def _begin(land, start, *, factorise):
+    """Metrics taken apart, the start as a point, its value, the usual tolerance."""
+    if factorise:
+        land = land._replace(factors=land.factorised())
     x = land.read(start)
     value, first = land.value(x), land.stationarity(x)
     precision = jnp.sqrt(jnp.finfo(value.dtype).eps)
     size = jnp.maximum(1, jnp.where(jnp.isfinite(first), first, 1))
-    return x, value, precision * size
+    return land.factors, x, value, precision * size
 
 
 def _end(land, method, state):
@@ -226,7 +232,7 @@ def _methods(
     if batch is not None and method == "auto":
         method = stochastic(steps)
     if not isinstance(method, str):
-        return transformed(method, mask, beta), None
+        return transformed(method, mask, beta, sampled=batch is not None), None
     if method == "auto":
         if regularizer is None:
             return proximal(), subgradient("geometric")
@@ -242,73 +248,6 @@ def _methods(
         "sampling": sampling,
     }
     return named[method](), None
-
-
-def _check_options(f, method, regularizer, beta, tol, max_steps, batch):
-    def fault(text):
-        return ValueError(f"{_WHO}: {text}")
-
-    if not callable(f):
-        raise fault(f"f must be a function of the parameters; it is {f!r}.")
-    optimizer = hasattr(method, "init") and hasattr(method, "update")
-    if not optimizer and method not in METHODS:
-        raise fault(
-            f"method must be an Optax optimiser or one of {', '.join(METHODS)}; it is "
-            f"{method!r}."
-        )
-    if regularizer is not None:
-        if not isinstance(regularizer, Regularizer):
-            raise fault(
-                "regularizer must be a Regularizer(value, prox), such as prox.l1(0.1); "
-                f"it is {regularizer!r}."
-            )
-        if regularizer.prox is None and method in ("proximal", "continuation"):
-            raise fault(
-                f'method="{method}" needs the proximal map of r, and prox '
-                'is None; give one, or write method="geometric", which takes '
-                "subgradients."
-            )
-    if check_beta(_WHO, beta) is False and callable(beta):
-        raise fault(f"beta must be a number or 'auto'; it is {beta!r}.")
-    if tol is not None:
-        check_positive(_WHO, "tol", tol)
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise fault(f"max_steps must be a whole number above 0; it is {max_steps!r}.")
-    if batch is not None and not (optimizer or method == "auto"):
-        raise fault(
-            f"method={method!r} compares values of one function, and with batch= each "
-            "step has its own; give an Optax optimiser, such as optax.adam(1e-2)."
-        )
-
-
-def _check_leaves(x0):
-    for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
-        dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise ValueError(
-                f"{_WHO}: x0 must be real floating point; {describe_leaf(path, leaf)}."
-            )
-        if not isinstance(leaf, Tracer) and not np.isfinite(np.asarray(leaf)).all():
-            raise ValueError(
-                f"{_WHO}: x0 must be finite; {describe_leaf(path, leaf)} and holds "
-                "infinite or NaN entries."
-            )
-
-
-def _check_scalar(f, params):
-    out: Any = jax.eval_shape(f, params)
-    shape = getattr(out, "shape", None)
-    if shape != ():
-        what = f"an array of shape {shape}" if shape else f"a {type(out).__name__}"
-        raise ValueError(
-            f"{_WHO}: f must return a scalar; it returns {what}. Write jnp.sum(…) or "
-            "jnp.mean(…) around it."
-        )
-    if not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(
-            f"{_WHO}: f must return a real floating-point number; it returns one of "
-            f"dtype {out.dtype}. Write jnp.real(…) around a complex one."
-        )
 
 
 def _onto_manifold(x0, mask):

@@ -50,6 +50,9 @@ class State(NamedTuple):
     key: Array
 
 
+RADIUS = 1e-6
+"""That of the ball in which the certificate samples."""
+
 PATIENCE = 3
 """How many steps without progress make the next ones shorter, at first."""
 
@@ -100,19 +103,13 @@ RULES: dict[str, Rule] = {
 }
 
 
-def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> Method:
-    """Projected subgradient steps.
-
-    Args:
-        rule: One of `RULES`.
-        first: The length of the first step; a tenth of the unknown's own if None.
-        radius: That of the ball in which the certificate samples.
-    """
+def subgradient(rule: str) -> Method:
+    """Projected subgradient steps, by one of `RULES`."""
     take = RULES[rule]
 
     def init(land, x, key):
         value, gradient = jax.value_and_grad(land.value)(x)
-        scale = jnp.asarray(0.1 * length(x) if first is None else first, value.dtype)
+        scale = (0.1 * length(x)).astype(value.dtype)
         if rule == "polyak":
             size = length(_direction(land, x, gradient))
             scale = scale * jnp.where(size > 0, size, 1)
@@ -165,7 +162,7 @@ def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> 
         return _again(land, new, length(x)) if rule == "geometric" else new
 
     def residual(land, state):
-        return sampled_distance(land, state.best, state.key, radius)
+        return sampled_distance(land, state.best, state.key, RADIUS)
 
     return Method(
         init,
@@ -174,7 +171,7 @@ def subgradient(rule: str, first: float | None = None, radius: float = 1e-6) -> 
         residual,
         lambda state: state.done | ~(state.scale > 0),
         rule,
-        f"distance of 0 from gradients sampled within {radius:g}",
+        f"distance of 0 from gradients sampled within {RADIUS:g}",
         each_step=False,
     )
 

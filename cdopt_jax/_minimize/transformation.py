@@ -28,7 +28,11 @@ class State(NamedTuple):
 
 
 def transformed(
-    optimizer: optax.GradientTransformation, mask: Mask, beta: float | str
+    optimizer: optax.GradientTransformation,
+    mask: Mask,
+    beta: float | str,
+    *,
+    sampled: bool,
 ) -> Method:
     """Steps of an Optax optimiser.
 
@@ -37,6 +41,8 @@ def transformed(
         mask: Which leaves are constrained.
         beta: The weight of the penalty, for Algorithm 1; with ``"auto"`` there is none,
             and the guarded step keeps the point on the manifold.
+        sampled: Whether each step has an objective of its own. The gradient at hand is
+            then no certificate, and that of the whole is asked for at the end.
     """
     tx = constrain(optimizer, mask, beta=None if beta == "auto" else beta)
 
@@ -51,6 +57,8 @@ def transformed(
         return State(x, jax.grad(land.value)(x), inner)
 
     def residual(land, state):
+        if sampled:
+            return land.stationarity(state.x)
         return length(land.adjoint(state.x, state.gradient))
 
     def stalled(state):
@@ -65,6 +73,7 @@ def transformed(
         stalled,
         "optimiser",
         "norm of the projected gradient",
+        each_step=not sampled,
     )
 
 
