@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from cdopt_jax._algebra import mm
 from cdopt_jax._minimize.landscape import Landscape, Point, along, length
 
 SAMPLES = 64
@@ -16,11 +17,12 @@ def sampled_gradients(
     """Projected gradients at a point and at points around it, one in each row."""
 
     def at(key):
-        parts = zip(x, jax.random.split(key, len(x)), strict=True)
+        far, *keys = jax.random.split(key, len(x) + 1)
+        parts = zip(x, keys, strict=True)
         noise = [jax.random.normal(k, a.shape, a.dtype) for a, k in parts]
         size = length(noise)
         dimension = sum(a.size for a in x)
-        share = jax.random.uniform(key, (), x[0].dtype) ** (1 / dimension)
+        share = jax.random.uniform(far, (), x[0].dtype) ** (1 / dimension)
         return flat(along(x, radius * share / size, noise))
 
     def flat(z):
@@ -49,7 +51,7 @@ def nearest(rows: Array) -> Array:
 
     The problem min ‖Gᵀλ‖² over the simplex, by Nesterov's method with restarts.
     """
-    gram = rows @ rows.T
+    gram = mm(rows, rows.T)
     bound = jnp.linalg.norm(gram)
     pace = 1 / jnp.where(bound > 0, bound, 1)
     count = rows.shape[0]
@@ -57,15 +59,15 @@ def nearest(rows: Array) -> Array:
 
     def body(_, carry):
         weights, ahead, t = carry
-        new = onto_simplex(ahead - pace * (gram @ ahead))
-        turned = jnp.dot(ahead - new, new - weights) > 0
+        new = onto_simplex(ahead - pace * mm(gram, ahead))
+        turned = jnp.sum((ahead - new) * (new - weights)) > 0
         t = jnp.where(turned, 1.0, t)
         grown = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
         return new, new + (t - 1) / grown * (new - weights), grown
 
     one = jnp.ones((), rows.dtype)
     weights, *_ = lax.fori_loop(0, ITERATIONS, body, (start, start, one))
-    return weights @ rows
+    return mm(weights, rows)
 
 
 def onto_simplex(v: Array) -> Array:

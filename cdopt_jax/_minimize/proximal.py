@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from cdopt_jax._algebra import each
+from cdopt_jax._algebra import each, mm
 from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.landscape import (
     EDGE,
@@ -200,7 +200,7 @@ def _largest(s):
     """The largest eigenvalue, from the Schatten-4 norm: within p^(1/4) of it."""
     if s.ndim == 0:
         return jnp.ones_like(s)
-    return each(jnp.sqrt(jnp.sqrt(jnp.sum((s @ s) ** 2, axis=(-2, -1)))))
+    return each(jnp.sqrt(jnp.sqrt(jnp.sum(mm(s, s) ** 2, axis=(-2, -1)))))
 
 
 def _first(land, x, g):
