@@ -27,6 +27,7 @@ from benchmarks.cifar import DataError
 from benchmarks.problems import REAL, SUITE, Instance
 from benchmarks.solvers import PACKAGES, RIVALS, Record, Trace, run
 from benchmarks.solvers.riemannian_subgradient import riemannian_subgradient
+from benchmarks.starts import after, from_lowest
 from benchmarks.stationarity import stationarity
 from benchmarks.timing import environment
 
@@ -44,22 +45,29 @@ def ours(instance: Instance) -> Iterator[str]:
         yield from ("proximal", "continuation")
         return
     kinks = ("auto", "geometric", "lbfgs")
-    yield from ("proximal", "lbfgs", "newton") if instance.smooth else kinks
+    smooth = ("proximal", "tangential", "lbfgs", "newton")
+    yield from smooth if instance.smooth else kinks
 
 
 def minimized(method: str, instance: Instance, seconds: float) -> Trace:
     """A run of `cdx.minimize` as a trace."""
     del seconds  # It stops by itself, long before.
+
+    def solve(start):
+        return cdx.minimize(
+            instance.f,
+            start,
+            instance.mask,
+            method=method,
+            regularizer=instance.regularizer,
+            tol=1e-9,
+            max_steps=STEPS,
+        )
+
+    if instance.starts > 1:
+        instance = from_lowest(lambda x: solve(x).params, instance)
     began = time.perf_counter()
-    result = cdx.minimize(
-        instance.f,
-        instance.start,
-        instance.mask,
-        method=method,
-        regularizer=instance.regularizer,
-        tol=1e-9,
-        max_steps=STEPS,
-    )
+    result = solve(instance.start)
     took = time.perf_counter() - began
     rows = zip(*result.history, strict=True)
     records = [
@@ -74,6 +82,8 @@ def minimized(method: str, instance: Instance, seconds: float) -> Trace:
 
 def driven(solver: Any, every: int, instance: Instance, seconds: float) -> Trace:
     """A run of a rival, until it no longer changes."""
+    if instance.starts > 1:
+        instance = from_lowest(after(solver, instance), instance)
     last: list[float] = []
 
     def settled(record: Record) -> bool:
@@ -115,10 +125,12 @@ def _fits(name, instance):
 def _tuned(most, instance, seconds):
     """The subgradient method with the stepsizes that lead lowest, of a grid."""
     found = []
+    # As many runs as others have starts.
+    alone = instance._replace(starts=1)
     for size in SIZES:
         for decay in DECAYS:
             solver = riemannian_subgradient(size, decay=decay)
-            found.append(driven(solver, 5, instance, min(seconds, most)))
+            found.append(driven(solver, 5, alone, min(seconds, most)))
     sound = [trace for trace in found if not trace.diverged] or found
     return min(sound, key=lambda trace: trace.records[-1].projected_value)
 

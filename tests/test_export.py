@@ -33,7 +33,15 @@ OTHERS |= {"Result", "scipy_objective"}
 DRAWN = {"stiefel.random", "initializer"}
 
 # Solvers keep what they have seen, draw samples and sort; they factorise nothing.
-SOLVERS = ("proximal", "continuation", "lbfgs", "newton", "geometric", "sampling")
+SOLVERS = (
+    "proximal",
+    "tangential",
+    "continuation",
+    "lbfgs",
+    "newton",
+    "geometric",
+    "sampling",
+)
 REMEMBERED = "dynamic_update_slice gather remainder scatter reduce_window"
 SAMPLED = "log_plus_one reverse shift_left shift_right_logical sort xor"
 SOLVING = ALLOWED | set(f"{REMEMBERED} {SAMPLED}".split())

@@ -19,8 +19,11 @@ import scipy.optimize
 import cdopt_jax as cdx
 from benchmarks.problems import sparse_pca
 from cdopt_jax._minimize.certificates import nearest, onto_simplex
+from cdopt_jax._minimize.landscape import EDGE, landscape
+from cdopt_jax._minimize.tangential import secant, tangential as tangential_method
 
-SMOOTH = ["proximal", "lbfgs", "newton"]
+tangential = tangential_method()
+SMOOTH = ["proximal", "tangential", "lbfgs", "newton"]
 RNG = np.random.default_rng(0)
 N, P = 20, 3
 _Q = np.linalg.qr(RNG.normal(size=(N, N)))[0]
@@ -97,6 +100,73 @@ def farthest(x, g, weight, zero):
         b_ub=np.concatenate([room - fixed, room + fixed]),
         bounds=[(None, None)] * len(columns) + [(0, None)],
     ).fun
+
+
+@pytest.mark.parametrize("metric", [None, METRIC, lambda x: METRIC @ x])
+def test_values_are_compared_where_they_can_be_reached(metric):
+    """A candidate of a long step is brought to the manifold before f is looked at.
+
+    Off it f may be lower than anywhere on it, and later steps would find nothing.
+    """
+    x0 = start(B=metric)
+    land = landscape("minimize", quadratic, cdx.Stiefel(B=metric), None, x0)
+    rng = np.random.default_rng(4)
+    far = 0.0
+    for size in np.geomspace(1e-3, 0.3, 20):
+        y = [x0 + size * rng.normal(size=x0.shape)]
+        fars = land.measured(y)
+        if fars[0].off < EDGE:
+            far = max(far, float(fars[0].off))
+            (x,), (bx,) = land.restored(fars)
+            assert cdx.stiefel.feasibility(x, B=metric) < 2e-6
+            expected = x if metric is None else land.forms[0].apply(x)
+            np.testing.assert_allclose(bx, expected, atol=1e-12)
+    assert far > EDGE / 2
+
+
+@pytest.mark.parametrize("metric", [None, METRIC, lambda x: METRIC @ x])
+def test_the_direction_is_the_orthogonal_projection_to_the_tangent_space(metric):
+    x0 = start(B=metric)
+    land = landscape("minimize", quadratic, cdx.Stiefel(B=metric), None, x0)
+    g = np.random.default_rng(5).normal(size=x0.shape)
+    bx = np.asarray(land.measured([x0])[0].b)
+    (d,) = land.tangent([jnp.asarray(bx)], [jnp.asarray(g)])
+    # What is normal is BxS with S symmetric, found here by least squares.
+    pairs = [(i, j) for i in range(P) for j in range(i, P)]
+    basis = []
+    for i, j in pairs:
+        s = np.zeros((P, P))
+        s[i, j] = s[j, i] = 1
+        basis.append((bx @ s).ravel())
+    columns = np.array(basis).T
+    normal = columns @ np.linalg.lstsq(columns, g.ravel(), rcond=None)[0]
+    np.testing.assert_allclose(np.asarray(d).ravel(), g.ravel() - normal, atol=1e-12)
+
+
+def test_a_secant_step_is_that_of_the_dense_update():
+    """One step with several pairs, against BFGS's matrix built from them."""
+    x0 = start()
+    land = landscape("minimize", quadratic, None, None, x0)
+    state = tangential.init(land, [x0], jax.random.key(0))
+    step = jax.jit(lambda s: tangential.step(land, s))
+    course = [state]
+    for _ in range(5):
+        course.append(step(course[-1]))
+    assert int(course[-1].pairs) == 5
+    points = [np.asarray(s.x[0]).ravel() for s in course]
+    slopes = [np.asarray(s.direction[0]).ravel() for s in course]
+    pairs = [
+        (points[i + 1] - points[i], slopes[i + 1] - slopes[i])
+        for i in range(len(points) - 1)
+    ]
+    s, y = pairs[-1]
+    inverse = np.eye(s.size) * (s @ y) / (y @ y)
+    for s, y in pairs:
+        left = np.eye(s.size) - np.outer(s, y) / (s @ y)
+        inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+    wanted = (-inverse @ slopes[-1]).reshape(x0.shape)
+    found = secant(course[-1])[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-9 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("method", ["proximal", "continuation"])

@@ -36,6 +36,9 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
 
 SUITE: dict[str, Callable[..., Instance]] = {
     "sparse pca": sparse_pca.sparse_pca,
+    "sparse pca, 100x1": partial(sparse_pca.sparse_pca, n=100, r=1),
+    "sparse pca, 1000x2": partial(sparse_pca.sparse_pca, n=1000, r=2),
+    "sparse pca, 1500x10": partial(sparse_pca.sparse_pca, n=1500, r=10),
     "group sparse pca": sparse_pca.group_sparse_pca,
     "subspace l1": subspace.subspace_l1,
     "subspace l2": subspace.subspace_l2,
@@ -50,7 +53,9 @@ SUITE: dict[str, Callable[..., Instance]] = {
         generalized.generalized_eigenvalues, metric="callable"
     ),
     "cca digits": generalized.cca_digits,
+    "cca digits, callable": partial(generalized.cca_digits, metric="callable"),
     "lda digits": generalized.lda_digits,
+    "lda digits, callable": partial(generalized.lda_digits, metric="callable"),
 }
 """From a seed, and sizes if others are wanted, to a problem of the suite."""
 

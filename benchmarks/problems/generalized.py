@@ -80,10 +80,10 @@ def _rows_of(y, batch):
 
 def generalized_eigenvalues(
     seed: int,
-    n: int = 100,
-    p: int = 5,
+    n: int = 400,
+    p: int = 10,
     condition: float = 100.0,
-    count: int = 400,
+    count: int = 1000,
     batch: int = 50,
     metric: Form = "dense",
 ) -> Instance:

@@ -20,7 +20,7 @@ def _start(seed, n, p):
 
 
 def joint_diagonalisation(
-    seed: int, n: int = 30, count: int = 10, noise: float = 0.01
+    seed: int, n: int = 60, count: int = 20, noise: float = 0.01
 ) -> Instance:
     """−Σₖ‖diag(XᵀCₖX)‖² for matrices with the same eigenvectors, but for noise.
 
@@ -55,7 +55,7 @@ def joint_diagonalisation(
     )
 
 
-def procrustes(seed: int, n: int = 60) -> Instance:
+def procrustes(seed: int, n: int = 150) -> Instance:
     """‖AX − B‖²/2 over all orthogonal X, from a start on the side of the solution."""
     a, b, solution = turned_clouds(seed, n)
     start = on_the_side_of(solution, np.asarray(_start(seed, n, n)))
@@ -68,7 +68,7 @@ def procrustes(seed: int, n: int = 60) -> Instance:
     return Instance(f, jnp.asarray(start), best=best)
 
 
-def pca(seed: int, n: int = 200, p: int = 8, condition: float = 1e3) -> Instance:
+def pca(seed: int, n: int = 1000, p: int = 10, condition: float = 1e3) -> Instance:
     """−tr(XᵀMX)/2 for M with geometrically falling eigenvalues.
 
     ``error`` is the sine of the largest angle from the leading eigenvectors.

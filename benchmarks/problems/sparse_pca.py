@@ -69,7 +69,7 @@ def pitprops(directory: Path, seed: int, r: int = 6, mu: float = 0.5) -> Instanc
         return -jnp.sum(x * (correlations @ x))
 
     start = _start(seed, len(correlations), r)
-    return Instance(f, start, regularizer=prox.l1(mu))
+    return Instance(f, start, regularizer=prox.l1(mu), starts=12)
 
 
 def golub(directory: Path, seed: int, r: int = 5, mu: float = 5.0) -> Instance:
@@ -79,4 +79,4 @@ def golub(directory: Path, seed: int, r: int = 5, mu: float = 5.0) -> Instance:
     and of unit length, as in `sparse_pca`.
     """
     x = real_data.load("golub", directory)["x"].astype(np.float64)
-    return _explained(seed, _standardised(x), r, prox.l1(mu))
+    return _explained(seed, _standardised(x), r, prox.l1(mu))._replace(starts=12)

@@ -98,7 +98,7 @@ def subspace_l1(
     """
     points, basis = _planted(seed, n, p, outliers, count)
     error = distances.from_subspace(basis[:, p:])
-    return _pursuit(points, p, _sums, batch, error=error)
+    return _pursuit(points, p, _sums, batch, error=error, starts=12)
 
 
 def faces(

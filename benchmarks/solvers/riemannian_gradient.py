@@ -116,17 +116,18 @@ def riemannian_gradient() -> Solver:
             i, rate, *_ = carry
             rate = SHRINK * rate
             moved, lowered = _orthonormal(B, x - rate * gradient.d)
-            return i + 1, rate, moved, lowered, instance.f(moved)
+            # With its gradient: the first trial is the last in most steps.
+            value, g = jax.value_and_grad(instance.f)(moved)
+            return i + 1, rate, moved, lowered, value, g
 
         def continues(carry):
-            i, rate, _, _, new = carry
+            i, rate, _, _, new, _ = carry
             enough = new <= state.reference - DESCENT * rate * slope + slack
             return ~enough & (i < SHRINKS)
 
         first = jnp.minimum(state.rate, most) / SHRINK
-        begin = (0, first, x, state.lowered, jnp.full_like(state.value, jnp.inf))
-        _, rate, moved, bx, _ = lax.while_loop(continues, trial, begin)
-        value, g = jax.value_and_grad(instance.f)(moved)
+        begin = (0, first, x, state.lowered, jnp.full_like(state.value, jnp.inf), x)
+        _, rate, moved, bx, value, g = lax.while_loop(continues, trial, begin)
         new = _gradient(B, state.factor, moved, bx, g)
 
         # In the metric: of two vectors, one is lowered.

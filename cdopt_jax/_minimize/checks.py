@@ -12,7 +12,16 @@ from cdopt_jax._minimize.subgradient import RULES
 from cdopt_jax._paths import describe_leaf, leaf_paths
 from cdopt_jax.prox import Regularizer
 
-METHODS = ("auto", "proximal", "continuation", "lbfgs", "newton", "sampling", *RULES)
+METHODS = (
+    "auto",
+    "proximal",
+    "continuation",
+    "tangential",
+    "lbfgs",
+    "newton",
+    "sampling",
+    *RULES,
+)
 
 
 def check_options(

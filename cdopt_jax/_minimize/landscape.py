@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
 from cdopt_jax import stiefel
-from cdopt_jax._algebra import Form, mm, phi
+from cdopt_jax._algebra import Form, correction, mm, norm, phi
 from cdopt_jax._auto import weight
 from cdopt_jax._reading import Reading
 from cdopt_jax._selection import select
@@ -26,6 +26,27 @@ Point = list[Array]
 
 EDGE = 0.5
 """The ‖E‖_F outside of which no step may lead: far out h is unbounded below."""
+
+
+NEAR = 1e-2
+"""The ‖E‖ from which A leads to a point with ‖E‖ of 1e-6, hardly off the manifold."""
+
+
+class Far(NamedTuple):
+    """Matrices that may be off the manifold.
+
+    Attributes:
+        a: The matrices.
+        b: The metric applied to them.
+        c: The P − I with which A(a) = a + ac; None for a free leaf.
+        off: The largest ‖E‖, in Schatten's norm of order four, which is within p^(1/4)
+            of the largest eigenvalue.
+    """
+
+    a: Array
+    b: Array
+    c: Array | None
+    off: Array
 
 
 class Landscape(NamedTuple):
@@ -121,6 +142,61 @@ class Landscape(NamedTuple):
             for a, form in zip(x, self.forms, strict=True)
         ]
 
+    def measured(self, y: Point) -> list[Far]:
+        """How far each leaf is from the manifold."""
+
+        def one(a, form):
+            if form is None:
+                return Far(a, jnp.zeros_like(a), None, jnp.zeros((), a.dtype))
+            return _far(form, a, form.apply(a))
+
+        return [one(*row) for row in zip(y, self.forms, strict=True)]
+
+    def restored(self, fars: list[Far]) -> tuple[Point, Point]:
+        """A of what was measured, by A again where that is far, and B times it.
+
+        B is not applied again.
+        """
+
+        def one(far, form):
+            if form is None:
+                return far
+
+            def again(far):
+                a = far.a + mm(far.a, far.c)
+                return _far(form, a, a if form.B is None else far.b + mm(far.b, far.c))
+
+            # Once is enough but for long steps.
+            further = lax.while_loop(
+                lambda far: (far.off > NEAR) & (far.off < EDGE), again, far
+            )
+            return again(further)
+
+        ends = [one(*row) for row in zip(fars, self.forms, strict=True)]
+        return [end.a for end in ends], [end.b for end in ends]
+
+    def tangent(self, bx: Point, g: Point) -> Point:
+        """The orthogonal projection of g to the tangent space: g − BxS.
+
+        S is Φ(xᵀg) without a metric. With one, S solves MS + SM = 2Φ(xᵀBg) with
+        M = xᵀB²x, here in the eigenvectors of M. The gradient of f∘A would need no
+        such equation, but is not orthogonal to the normal space, and steps along it are
+        shorter by as much as B is ill-conditioned.
+        """
+
+        def one(b, w, form):
+            if form is None:
+                return w
+            right = phi(form.inner(b, w))
+            if form.B is None:
+                return w - mm(b, right)
+            values, vectors = jnp.linalg.eigh(phi(form.inner(b, b)))
+            right = mm(mm(vectors.mT, right), vectors)
+            s = 2 * right / (values[..., :, None] + values[..., None, :])
+            return w - mm(b, mm(mm(vectors, s), vectors.mT))
+
+        return [one(*row) for row in zip(bx, g, self.forms, strict=True)]
+
     def project(self, x: Point) -> Point:
         """The nearest point of the manifold."""
         return [
@@ -141,13 +217,6 @@ class Landscape(NamedTuple):
         return [
             v if form is None or form.B is None else stiefel.jvp(a, v, **form._asdict())
             for a, v, form in zip(x, d, self.forms, strict=True)
-        ]
-
-    def apply(self, x: Point) -> Point:
-        """Bx for each constrained leaf, zero for the others."""
-        rows = zip(x, self.forms, strict=True)
-        return [
-            jnp.zeros_like(a) if form is None else form.apply(a) for a, form in rows
         ]
 
     def inner(self, a: Point, b: Point) -> Point:
@@ -206,6 +275,12 @@ class Landscape(NamedTuple):
         return length(self.adjoint(x, jax.grad(self.value)(x)))
 
 
+def _far(form, a, b):
+    e = form.residual(a, b)
+    square = mm(e, e)
+    return Far(a, b, correction(e, square), jnp.max(jnp.sqrt(norm(square))))
+
+
 def landscape(
     who: str,
     f: Callable[[Any], Array],
@@ -229,7 +304,10 @@ def landscape(
 
 def dot(a: Point, b: Point) -> Array:
     """The Euclidean inner product."""
-    return jnp.sum(jnp.stack([jnp.sum(u * v) for u, v in zip(a, b, strict=True)]))
+    return sum(
+        jnp.tensordot(u, v, axes=u.ndim, precision="highest")
+        for u, v in zip(a, b, strict=True)
+    )
 
 
 def length(a: Point) -> Array:

@@ -24,6 +24,7 @@ from cdopt_jax._minimize.quasi_newton import lbfgs
 from cdopt_jax._minimize.result import CERTIFIED, INTERRUPTED, STALLED, Result, joined
 from cdopt_jax._minimize.sampling import sampling
 from cdopt_jax._minimize.subgradient import RULES, subgradient
+from cdopt_jax._minimize.tangential import tangential
 from cdopt_jax._minimize.transformation import mean_over, stochastic, transformed
 from cdopt_jax._selection import Mask
 from cdopt_jax._trees import project
@@ -70,6 +71,8 @@ def minimize(
             steps, for f smooth, with a regularizer or without. ``"continuation"``: the
             same, after some steps for f alone, from which better local minima are found
             where the regularizer is strong.
+            ``"tangential"``: L-BFGS in the tangent spaces, for f + r smooth; fewer
+            steps, where they are dear.
             ``"lbfgs"`` and ``"newton"``: L-BFGS, and a trust-region Newton method with
             exact second derivatives, on the constraint dissolving function h, for f + r
             smooth. ``"diminishing"``, ``"normalized"``, ``"polyak"`` and
@@ -134,9 +137,10 @@ def minimize(
     # An Optax optimiser is given the parameters as they are.
     named = isinstance(method, str) and batch is None
     land = landscape(_WHO, judged, mask, regularizer, start)
-    begin = jax.jit(partial(_begin, land, factorise=named))
-    factors, x, value, usual = begin(start)
+    prepare = jax.jit(partial(_prepared, land, factorise=named))
+    factors, x = prepare(start)
     land = land._replace(factors=factors)
+    value, usual = jax.jit(partial(_first, land))(x)
     traced = any(isinstance(v, Tracer) for v in (value, *x))
     if not traced and not np.isfinite(value):
         raise ValueError(
@@ -146,9 +150,8 @@ def minimize(
     chosen, others = _methods(method, regularizer, mask, beta, max_steps, batch)
     within = usual if tol is None else jnp.asarray(tol, value.dtype)
     plan = Plan(land, draw, chosen, within, max_steps)
-    # What comes before the first step takes its time too; again, since the first call
-    # was compiled.
-    spent = 0.0 if traced else timed(begin, start)[1]
+    # It takes its time too; again, since the first call was compiled.
+    spent = 0.0 if traced else timed(prepare, start)[1]
     go = run_traced if traced else partial(run, spent=spent)
     earlier = None
     if method == "continuation":
@@ -183,15 +186,18 @@ def _on_batch(land, f, batch, key):
     return land._replace(f=lambda params: f(params, data))
 
 
-def _begin(land, start, *, factorise):
-    """Metrics taken apart, the start as a point, its value, the usual tolerance."""
+def _prepared(land, start, *, factorise):
+    """Metrics taken apart, and the start as a point."""
     if factorise:
         land = land._replace(factors=land.factorised())
-    x = land.read(start)
-    value, first = land.value(x), land.stationarity(x)
+    return land.factors, land.read(start)
+
+
+def _first(land, x):
+    """The value at the start, and the usual tolerance."""
+    value, size = land.value(x), land.stationarity(x)
     precision = jnp.sqrt(jnp.finfo(value.dtype).eps)
-    size = jnp.maximum(1, jnp.where(jnp.isfinite(first), first, 1))
-    return land.factors, x, value, precision * size
+    return value, precision * jnp.maximum(1, jnp.where(jnp.isfinite(size), size, 1))
 
 
 def _end(land, method, state):
@@ -243,6 +249,7 @@ def _methods(
     named = {
         "proximal": proximal,
         "continuation": proximal,
+        "tangential": tangential,
         "lbfgs": lambda: lbfgs(beta),
         "newton": lambda: newton(beta),
         "sampling": sampling,

@@ -3,8 +3,8 @@
 The paper's step prox(A(x) − ηD) needs η → 0, since the proximal map leaves the
 tangent space and A makes up for its normal part in every step: with a constant η it
 ends at a distance O(η) from a solution. Here that normal part is learnt. Stationary
-points satisfy 0 ∈ ∇f(x) + ∂r(x) + BxΛ with a symmetric Λ. With Λ = C − Φ(xᵀ∇f(x)),
-the second part being known, a step is
+points satisfy 0 ∈ ∇f(x) + ∂r(x) + BxΛ with a symmetric Λ. With Λ = C − S, of which S
+makes ∇f(x) − BxS tangent and is known, a step is
 
     d = ∇f(x) + BxΛ,    y = prox_{ηr}(x − ηd),    x⁺ = A(y),
 
@@ -15,36 +15,28 @@ is stationarity and feasibility. Without r, C is zero and d the projected gradie
 
 Proximal steps with a multiplier and a polynomial in place of a retraction are those of
 Xiao, Liu and Yuan's SLPG (arXiv 2103.03514), whose stepsize, Barzilai and Borwein's
-longer one, is taken too. Theirs is not safeguarded, and diverges from some starts; here
-it is halved until y is near the manifold and the objective below the largest of its
-last values: a search that is far from monotone, for that is how these steps are quick.
+longer one, is taken too; without r it alternates with the shorter one. Theirs is not
+safeguarded, and diverges from some starts; here it is halved until y is near the
+manifold and the objective below the largest of its last values: a search that is far
+from monotone, for that is how these steps are quick.
 """
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from cdopt_jax._algebra import each, mm
 from cdopt_jax._minimize.common import Method, chosen
-from cdopt_jax._minimize.landscape import (
-    EDGE,
-    Landscape,
-    Point,
-    along,
-    dot,
-    length,
-    minus,
-)
+from cdopt_jax._minimize.curvature import first_stepsize
+from cdopt_jax._minimize.landscape import Landscape, Point, along, dot, length, minus
+from cdopt_jax._minimize.search import evaluate, search
 
-MEMORY = 100
-"""Over how many of the last values the largest is taken."""
+MEMORY, SMOOTH_MEMORY = 100, 10
+"""Over how many of the last values the largest is taken, with r and without."""
 
 DECREASE = 1e-4
 """The share of ‖y − x‖²/η by which the objective must fall."""
-
-HALVINGS = 30
 
 IDLE = 200
 """After so many steps without a lower value there will be none."""
@@ -87,15 +79,6 @@ class State(NamedTuple):
     taken: Array
 
 
-class _Trial(NamedTuple):
-    x: Point
-    y: Point
-    value: Array
-    gradient: Point
-    stepsize: Array
-    halvings: Array
-
-
 def proximal() -> Method:
     """Proximal steps, or gradient steps where there is no regularizer."""
     return Method(
@@ -111,17 +94,19 @@ def proximal() -> Method:
 
 def _init(land: Landscape, x: Point, key: Array) -> State:
     del key
-    value, gradient = _evaluate(land, x)
-    stepsize = _first(land, x, gradient)
+    x, bx = land.restored(land.measured(x))
+    value, gradient = evaluate(land, x)
+    d = land.tangent(bx, gradient)
+    stepsize = first_stepsize(land, x, d)
     zero = [jnp.zeros_like(s) for s in land.inner(x, gradient)]
-    multiplier, direction = _improved(land, x, gradient, zero, stepsize)
+    multiplier, direction = _improved(land, x, bx, d, zero, stepsize)
     return State(
         x,
         direction,
         multiplier,
         stepsize,
         stepsize,
-        jnp.full(MEMORY, value),
+        jnp.full(MEMORY if land.regularizer else SMOOTH_MEMORY, value),
         jnp.asarray(jnp.inf, value.dtype),
         value,
         jnp.zeros((), jnp.int32),
@@ -134,26 +119,21 @@ def _init(land: Landscape, x: Point, key: Array) -> State:
 def _step(land: Landscape, state: State) -> State:
     x, ceiling = state.x, jnp.max(state.values)
 
-    def attempt(stepsize, halvings):
-        y = land.prox(along(x, -stepsize, state.direction), stepsize)
-        new = land.dissolve(y)
-        value, gradient = _evaluate(land, new)
-        value = jnp.where(land.feasibility(y) < EDGE, value, jnp.inf)
-        return _Trial(new, y, value, gradient, stepsize, halvings)
+    def candidate(stepsize):
+        return land.prox(along(x, -stepsize, state.direction), stepsize)
 
-    def too_long(trial):
-        moved = minus(trial.y, x)
-        enough = ceiling - DECREASE * dot(moved, moved) / trial.stepsize
-        return ~(trial.value <= enough)
+    def enough(y, stepsize):
+        moved = minus(y, x)
+        return ceiling - DECREASE * dot(moved, moved) / stepsize
 
-    trial = lax.while_loop(
-        lambda t: too_long(t) & (t.halvings < HALVINGS),
-        lambda t: attempt(t.stepsize / 2, t.halvings + 1),
-        attempt(state.stepsize, jnp.zeros((), jnp.int32)),
-    )
-    failed = too_long(trial)
+    trial, failed = search(land, x, state.stepsize, candidate, enough)
     multiplier, direction = _improved(
-        land, trial.x, trial.gradient, state.multiplier, trial.stepsize
+        land,
+        trial.x,
+        trial.bx,
+        land.tangent(trial.bx, trial.gradient),
+        state.multiplier,
+        trial.stepsize,
     )
     short = jnp.where(trial.stepsize < SHORT * state.scale, state.short + 1, 0)
     idle = jnp.where(trial.value < state.least, 0, state.idle + 1)
@@ -163,9 +143,9 @@ def _step(land: Landscape, state: State) -> State:
         trial.x,
         direction,
         multiplier,
-        _barzilai_borwein(state, trial, direction),
+        _barzilai_borwein(state, trial, direction, land.regularizer is None),
         state.scale,
-        state.values.at[state.taken % MEMORY].set(trial.value),
+        state.values.at[state.taken % state.values.size].set(trial.value),
         length(minus(trial.y, x)) / trial.stepsize,
         jnp.minimum(trial.value, state.least),
         idle,
@@ -177,15 +157,8 @@ def _step(land: Landscape, state: State) -> State:
     return chosen(failed, kept, taken)
 
 
-def _evaluate(land, x):
-    value, gradient = jax.value_and_grad(land.smooth)(x)
-    return value + land.regular(x), gradient
-
-
-def _improved(land, x, g, multiplier, stepsize):
+def _improved(land, x, bx, known, multiplier, stepsize):
     """C after a step on the dual, and d."""
-    bx = land.apply(x)
-    known = minus(g, land.multiply(bx, land.inner(x, g)))
     if land.regularizer is None:
         return multiplier, known
     d = along(known, 1, land.multiply(bx, multiplier))
@@ -203,23 +176,14 @@ def _largest(s):
     return each(jnp.sqrt(jnp.sqrt(jnp.sum(mm(s, s) ** 2, axis=(-2, -1)))))
 
 
-def _first(land, x, g):
-    """The inverse of the curvature of f along the projected gradient."""
-    d = land.adjoint(x, g)
-    size = length(d)
-    unit = [a / jnp.where(size > 0, size, 1) for a in d]
-    _, bent = jax.jvp(jax.grad(land.smooth), (x,), (unit,))
-    curvature = length(bent)
-    # Where there is none, as far as a hundredth of the unknown's own size.
-    fallback = 0.01 * length(x) / jnp.where(size > 0, size, 1)
-    curved = curvature > size * 1e-6
-    return jnp.where(curved, 1 / jnp.where(curved, curvature, 1), fallback)
-
-
-def _barzilai_borwein(state, trial, direction):
+def _barzilai_borwein(state, trial, direction, alternating):
     """The inverse curvature along the last step, as the directions show it."""
     s, y = minus(trial.x, state.x), minus(direction, state.direction)
-    found = dot(s, s) / jnp.abs(dot(s, y))
+    bent = jnp.abs(dot(s, y))
+    found = dot(s, s) / bent
+    if alternating:
+        # With r, short steps cost ten times as many.
+        found = jnp.where(state.taken % 2 == 0, found, bent / dot(y, y))
     usable = jnp.isfinite(found) & (found > 0)
     found = jnp.clip(found, 1e-4 * state.scale, 1e4 * state.scale)
     return jnp.where(usable, found, trial.stepsize)
