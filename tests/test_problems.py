@@ -192,14 +192,15 @@ def test_pca_ends_at_the_leading_eigenvectors():
     instance = made("pca")
     values, vectors = np.linalg.eigh(matrix(instance))
     assert np.isclose(values[-1] / values[0], 1e3)
-    leading = vectors[:, -8:] @ spins(np.random.default_rng(4), 8)
+    p = instance.start.shape[1]
+    leading = vectors[:, -p:] @ spins(np.random.default_rng(4), p)
     np.testing.assert_allclose(value(instance, leading), least(instance), rtol=1e-12)
     assert distance(instance, leading) < 1e-10
 
 
 def test_procrustes_ends_at_the_polar_factor_on_the_side_of_the_start():
     instance = made("procrustes")
-    solution = scipy.linalg.polar(-slope(instance, np.zeros((60, 60))))[0]
+    solution = scipy.linalg.polar(-slope(instance, np.zeros(instance.start.shape)))[0]
     np.testing.assert_allclose(value(instance, solution), least(instance))
     assert np.linalg.det(solution) * np.linalg.det(instance.start) > 0
 
@@ -380,7 +381,7 @@ def test_the_distance_up_to_signs_and_order_is_that_of_the_best_assignment():
 
 def test_planted_eigenvectors_diagonalise_jointly():
     planted = draws.orthogonal(np.random.default_rng(9), 30)
-    clean, noisy = (smooth.joint_diagonalisation(9, noise=s) for s in (0, 0.01))
+    clean, noisy = (smooth.joint_diagonalisation(9, n=30, noise=s) for s in (0, 0.01))
     rng = np.random.default_rng(9)
     x = planted @ signed_order(rng, 30)
     for instance in (clean, noisy):
