@@ -2,7 +2,7 @@
 
 B is always Zᵀ(Z·)/N + εI, or two such blocks. With ``metric="dense"`` it is an array,
 with ``metric="callable"`` that product, and the matrix is never formed. ``sampled``
-draws samples of A; the constraint is exact.
+draws samples of A, and ``sampled_metric`` those of B.
 """
 
 from collections.abc import Callable
@@ -35,6 +35,17 @@ def _covariance(z, ridge):
     return product
 
 
+def _drawn(z, ridge, batch):
+    """From a key to ZᵀZ/N + εI of a few rows of Z."""
+    rows = jnp.asarray(z)
+
+    def draw(key):
+        some = rows[jax.random.randint(key, (batch,), 0, len(rows))]
+        return some.T @ some / batch + ridge * jnp.eye(rows.shape[1])
+
+    return draw
+
+
 def _pencil(
     seed: int,
     a: np.ndarray,
@@ -42,6 +53,7 @@ def _pencil(
     p: int,
     metric: Form,
     sampled: Callable[[jax.Array, jax.Array], jax.Array],
+    sampled_metric: Callable[[jax.Array], jax.Array],
 ) -> Instance:
     """The problem of A and the B of a product."""
     if metric not in ("dense", "callable"):
@@ -64,6 +76,7 @@ def _pencil(
         cdx.Stiefel(B=b),
         best=-float(leading.sum()) / 2,
         sampled=sampled,
+        sampled_metric=sampled_metric,
     )
 
 
@@ -111,7 +124,8 @@ def generalized_eigenvalues(
 
     y, z = sample(), sample()
     product = _covariance(z, 1 / condition)
-    return _pencil(seed, y.T @ y / count, product, p, metric, _rows_of(y, batch))
+    samples = _rows_of(y, batch), _drawn(z, 1 / condition, batch)
+    return _pencil(seed, y.T @ y / count, product, p, metric, *samples)
 
 
 def _canonical(seed, views, p, ridge, batch, metric):
@@ -142,7 +156,12 @@ def _canonical(seed, views, p, ridge, batch, metric):
         rows = jax.random.randint(key, (batch,), 0, len(first))
         return -jnp.sum((first[rows] @ x[:cut]) * (second[rows] @ x[cut:])) / batch
 
-    return _pencil(seed, a, product, p, metric, sampled)
+    def sampled_metric(key):
+        # The same rows of both.
+        blocks = [_drawn(view, ridge, batch)(key) for view in views]
+        return jax.scipy.linalg.block_diag(*blocks)
+
+    return _pencil(seed, a, product, p, metric, sampled, sampled_metric)
 
 
 def _digits():
@@ -232,4 +251,5 @@ def lda_digits(
     between = means - pixels.mean(axis=0)
     product = _covariance(pixels - means, ridge)
     a = between.T @ between / len(between)
-    return _pencil(seed, a, product, p, metric, _rows_of(between, batch))
+    samples = _rows_of(between, batch), _drawn(pixels - means, ridge, batch)
+    return _pencil(seed, a, product, p, metric, *samples)

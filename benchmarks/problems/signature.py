@@ -46,6 +46,7 @@ class Instance(NamedTuple):
         best: The least value of f + r, where theory gives it.
         error: From the unknown to its distance from what was planted, or None.
         sampled: From the unknown and a key to an unbiased estimate of f, or None.
+        sampled_metric: From a key to an unbiased estimate of B as an array, or None.
         starts: From how many starts a method should be run, since local minima differ.
     """
 
@@ -57,6 +58,7 @@ class Instance(NamedTuple):
     best: float | None = None
     error: Callable[[jax.Array], jax.Array] | None = None
     sampled: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+    sampled_metric: Callable[[jax.Array], jax.Array] | None = None
     starts: int = 1
 
     def value(self, x: jax.Array) -> jax.Array:
