@@ -12,6 +12,7 @@ import scipy.optimize
 
 import cdopt_jax as cdx
 from benchmarks.methods import METHODS, Task
+from benchmarks.methods.dissolving import centralize
 from benchmarks.methods.leaves import back, descending, matrix, on_constrained
 from benchmarks.methods.lookahead import lookahead
 from benchmarks.methods.penalties import cubic
@@ -84,6 +85,18 @@ def test_constrained_methods_end_where_a_projection_does():
         ):
             scale = 2 if leaf.ndim == 1 else 1
             assert_close(leaf, scale * aim, 1e-5)
+
+
+def test_gradients_are_centred_for_each_output():
+    """As Optax centres kernels whose outputs come first; a bias is left alone."""
+    grads = {"conv": normal((3, 2, 5, 4), 0), "dense": normal((6, 3), 1)}
+    first = jax.tree.map(lambda g: np.moveaxis(g, -1, 0), grads)
+    wanted, _ = optax.centralize().update(first, optax.EmptyState())
+    wanted = jax.tree.map(lambda g: np.moveaxis(g, 0, -1), wanted)
+    bias = normal((4,), 2)
+    found, _ = centralize().update(grads | {"bias": bias}, optax.EmptyState())
+    for name, expected in (wanted | {"bias": bias}).items():
+        assert_close(found[name], expected, 1e-12)
 
 
 @each_seed

@@ -4,6 +4,7 @@ Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth Optimizat
 the Stiefel Manifold".
 """
 
+import jax
 import optax
 
 import cdopt_jax as cdx
@@ -41,8 +42,26 @@ def yogi(task: Task, rate: float) -> Method:
 
 def ranger(task: Task, rate: float) -> Method:
     """Ranger on h: centralised gradients, rectified Adam and lookahead."""
-    fast = optax.chain(optax.centralize(), optax.radam(task.schedule(rate)))
+    fast = optax.chain(centralize(), optax.radam(task.schedule(rate)))
     return _on_h(task, rate, lookahead(fast))
+
+
+def centralize() -> optax.GradientTransformation:
+    """Take from the gradient of each kernel its mean over the inputs of an output.
+
+    `optax.centralize` does so for kernels whose first axis is the outputs; Flax's last
+    one is.
+
+    References:
+        Yong et al., "Gradient centralization: a new optimization technique for deep
+        neural networks", ECCV 2020.
+    """
+
+    def centred(g: jax.Array) -> jax.Array:
+        inputs = tuple(range(g.ndim - 1))
+        return g - g.mean(axis=inputs, keepdims=True) if inputs else g
+
+    return optax.stateless(lambda updates, _: jax.tree.map(centred, updates))
 
 
 def algorithm_2(task: Task, rate: float) -> Method:
