@@ -33,6 +33,8 @@ from benchmarks.timing import environment
 
 STEPS = 50_000
 ZERO = 1e-5
+# How many steps a rival takes between two looks: as many as `cdx.minimize` at least.
+EVERY = 10
 # The stepsizes between which the subgradient method of the literature may choose.
 SIZES, DECAYS = (0.03, 0.1, 0.3), (0.9, 0.97, 0.99, 0.997)
 
@@ -106,7 +108,7 @@ def runners(instance: Instance, most: float) -> Iterator[tuple[str, Runner]]:
         if name == "riemannian-subgradient-geometric":
             yield name, partial(_tuned, most)
         else:
-            yield name, partial(driven, solver, 5)
+            yield name, partial(driven, solver, EVERY)
     for name, package in PACKAGES.items():
         if package.installed() and package.applies(instance):
 
@@ -130,7 +132,7 @@ def _tuned(most, instance, seconds):
     for size in SIZES:
         for decay in DECAYS:
             solver = riemannian_subgradient(size, decay=decay)
-            found.append(driven(solver, 5, alone, min(seconds, most)))
+            found.append(driven(solver, EVERY, alone, min(seconds, most)))
     sound = [trace for trace in found if not trace.diverged] or found
     return min(sound, key=lambda trace: trace.records[-1].projected_value)
 

@@ -257,6 +257,22 @@ def test_the_time_before_the_first_step_counts():
     assert result.history.seconds[0] > 0
 
 
+@pytest.mark.parametrize("method", ["proximal", "lbfgs"])
+def test_later_pieces_of_a_run_are_not_compiled_again(method):
+    def traces(steps):
+        count = 0
+
+        def counted(x):
+            nonlocal count
+            count += 1
+            return quadratic(x)
+
+        cdx.minimize(counted, start(), method=method, max_steps=steps, tol=1e-300)
+        return count
+
+    assert traces(25) == traces(5)
+
+
 def test_the_budget_ends_a_run_and_the_message_says_so():
     result = cdx.minimize(quadratic, start(), method="proximal", max_steps=3)
     assert int(result.steps) == 3

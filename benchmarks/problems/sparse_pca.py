@@ -43,7 +43,9 @@ def sparse_pca(
     seed: int, n: int = 500, r: int = 5, mu: float = 0.8, m: int = 50
 ) -> Instance:
     """−tr(XᵀAᵀAX) + μ‖X‖₁ for m Gaussian samples of n variables."""
-    return _explained(seed, _gaussian(seed, m, n), r, prox.l1(mu))
+    instance = _explained(seed, _gaussian(seed, m, n), r, prox.l1(mu))
+    # Of a single component there are no other bases to start from.
+    return instance._replace(starts=12 if r > 1 else 1)
 
 
 def group_sparse_pca(

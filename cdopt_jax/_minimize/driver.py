@@ -20,7 +20,7 @@ from cdopt_jax._minimize.result import (
     History,
 )
 
-GROWTH, FEWEST = 1.05, 5
+GROWTH, FEWEST = 1.05, 10
 
 
 class Course(NamedTuple):
@@ -73,8 +73,12 @@ class Plan(NamedTuple):
         return looks
 
     def init(self, x: Point, key: Array) -> Any:
-        """The state at the start."""
-        return self.method.init(self.land, x, key)
+        """The state at the start.
+
+        Without weak types, which steps would take off: it would be compiled again.
+        """
+        state = self.method.init(self.land, x, key)
+        return jax.tree.map(lambda a: lax.convert_element_type(a, a.dtype), state)
 
     def begin(self, state: Any) -> Course:
         """The course at its start."""

@@ -175,27 +175,30 @@ class Landscape(NamedTuple):
         ends = [one(*row) for row in zip(fars, self.forms, strict=True)]
         return [end.a for end in ends], [end.b for end in ends]
 
-    def tangent(self, bx: Point, g: Point) -> Point:
-        """The orthogonal projection of g to the tangent space: g − BxS.
+    def normal(self, bx: Point, g: Point) -> Point:
+        """The S for which g − BxS is the projection of g to the tangent space.
 
         S is Φ(xᵀg) without a metric. With one, S solves MS + SM = 2Φ(xᵀBg) with
         M = xᵀB²x, here in the eigenvectors of M. The gradient of f∘A would need no
         such equation, but is not orthogonal to the normal space, and steps along it are
-        shorter by as much as B is ill-conditioned.
+        shorter by as much as B is ill-conditioned. Zero for a free leaf.
         """
 
-        def one(b, w, form):
-            if form is None:
-                return w
-            right = phi(form.inner(b, w))
-            if form.B is None:
-                return w - mm(b, right)
+        def one(b, right, form):
+            if form is None or form.B is None:
+                return right
             values, vectors = jnp.linalg.eigh(phi(form.inner(b, b)))
             right = mm(mm(vectors.mT, right), vectors)
             s = 2 * right / (values[..., :, None] + values[..., None, :])
-            return w - mm(b, mm(mm(vectors, s), vectors.mT))
+            return mm(mm(vectors, s), vectors.mT)
 
-        return [one(*row) for row in zip(bx, g, self.forms, strict=True)]
+        return [
+            one(*row) for row in zip(bx, self.inner(bx, g), self.forms, strict=True)
+        ]
+
+    def tangent(self, bx: Point, g: Point) -> Point:
+        """The orthogonal projection of g to the tangent space."""
+        return minus(g, self.multiply(bx, self.normal(bx, g)))
 
     def project(self, x: Point) -> Point:
         """The nearest point of the manifold."""

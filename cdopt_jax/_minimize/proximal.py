@@ -26,7 +26,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cdopt_jax._algebra import each, mm
+from cdopt_jax._algebra import each, mm, norm, phi
 from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.curvature import first_stepsize
 from cdopt_jax._minimize.landscape import Landscape, Point, along, dot, length, minus
@@ -99,7 +99,7 @@ def _init(land: Landscape, x: Point, key: Array) -> State:
     d = land.tangent(bx, gradient)
     stepsize = first_stepsize(land, x, d)
     zero = [jnp.zeros_like(s) for s in land.inner(x, gradient)]
-    multiplier, direction = _improved(land, x, bx, d, zero, stepsize)
+    multiplier, direction = _improved(land, x, bx, gradient, zero, stepsize)
     return State(
         x,
         direction,
@@ -131,7 +131,7 @@ def _step(land: Landscape, state: State) -> State:
         land,
         trial.x,
         trial.bx,
-        land.tangent(trial.bx, trial.gradient),
+        trial.gradient,
         state.multiplier,
         trial.stepsize,
     )
@@ -157,23 +157,24 @@ def _step(land: Landscape, state: State) -> State:
     return chosen(failed, kept, taken)
 
 
-def _improved(land, x, bx, known, multiplier, stepsize):
+def _improved(land, x, bx, gradient, multiplier, stepsize):
     """C after a step on the dual, and d."""
     if land.regularizer is None:
-        return multiplier, known
-    d = along(known, 1, land.multiply(bx, multiplier))
+        return multiplier, land.tangent(bx, gradient)
+    known = minus(multiplier, land.normal(bx, gradient))
+    d = along(gradient, 1, land.multiply(bx, known))
     off = land.inner(bx, minus(land.prox(along(x, -stepsize, d), stepsize), x))
-    sizes = [_largest(s) for s in land.inner(bx, bx)]
-    rows = zip(multiplier, off, sizes, strict=True)
-    multiplier = [c + o / (stepsize * size) for c, o, size in rows]
-    return multiplier, along(known, 1, land.multiply(bx, multiplier))
+    pairs = zip(off, bx, land.forms, strict=True)
+    more = [o / (stepsize * _largest(b, form)) for o, b, form in pairs]
+    return along(multiplier, 1, more), along(d, 1, land.multiply(bx, more))
 
 
-def _largest(s):
-    """The largest eigenvalue, from the Schatten-4 norm: within p^(1/4) of it."""
-    if s.ndim == 0:
-        return jnp.ones_like(s)
-    return each(jnp.sqrt(jnp.sqrt(jnp.sum(mm(s, s) ** 2, axis=(-2, -1)))))
+def _largest(bx, form):
+    """The largest eigenvalue of xᵀB²x, from the Schatten-4 norm: within p^(1/4)."""
+    if form is None or form.B is None:
+        return 1
+    s = phi(form.inner(bx, bx))
+    return each(jnp.sqrt(norm(mm(s, s))))
 
 
 def _barzilai_borwein(state, trial, direction, alternating):

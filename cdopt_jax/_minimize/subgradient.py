@@ -53,8 +53,11 @@ class State(NamedTuple):
 RADIUS = 1e-6
 """That of the ball in which the certificate samples."""
 
-PATIENCE = 3
+PATIENCE = 5
 """How many steps without progress make the next ones shorter, at first."""
+
+FIRST = 0.1
+"""The length of the first step of a round, relative to that of x."""
 
 Rule = Callable[[State, Array], tuple[Array, Array]]
 """From a state and the norm of D to the length of the step and the next scale."""
@@ -109,7 +112,7 @@ def subgradient(rule: str) -> Method:
 
     def init(land, x, key):
         value, gradient = jax.value_and_grad(land.value)(x)
-        scale = (0.1 * length(x)).astype(value.dtype)
+        scale = (FIRST * length(x)).astype(value.dtype)
         if rule == "polyak":
             size = length(_direction(land, x, gradient))
             scale = scale * jnp.where(size > 0, size, 1)
@@ -180,7 +183,9 @@ def _again(land, state, size):
     """From the best point with more patience, once steps have become too short.
 
     What is sharp is found in the first round, and the second is in vain. Where some
-    directions are flat, a length that falls as quickly as that ends too early.
+    directions are flat, a length that falls as quickly as that ends too early; and of
+    many local minima, steps as long as the first ones that fall slowly find a lower
+    one.
     """
     short = state.scale < jnp.finfo(state.value.dtype).eps * size
     gained = state.before - state.least
@@ -195,10 +200,10 @@ def _again(land, state, size):
         x=state.best,
         value=value,
         gradient=gradient,
-        scale=(0.03 * size).astype(state.scale.dtype),
+        scale=(FIRST * size).astype(state.scale.dtype),
         since=jnp.zeros_like(state.since),
         mark=value,
-        patience=jnp.where(first, 10, 2) * state.patience,
+        patience=jnp.where(first, 6, 2) * state.patience,
         before=state.least,
         done=vain,
     )
