@@ -69,23 +69,32 @@ def start(model: VGG, tx: optax.GradientTransformation) -> dict[str, Any]:
     return {"params": params, "stats": stats, "optimizer": tx.init(params)}
 
 
-def random_images(count: int, classes: int = 10) -> tuple[jax.Array, jax.Array]:
+def random_images(
+    count: int, classes: int = 10, *, seed: int = 1
+) -> tuple[jax.Array, jax.Array]:
     """Images of the shape of CIFAR's, and labels, drawn at random."""
-    images, labels = jax.random.split(jax.random.key(1))
+    images, labels = jax.random.split(jax.random.key(seed))
     x = jax.random.normal(images, (count, *IMAGE), jnp.float32)
     return x, jax.random.randint(labels, (count,), 0, classes)
 
 
-def train_step(
-    model: VGG, tx: optax.GradientTransformation
-) -> Callable[[dict[str, Any], tuple[jax.Array, jax.Array]], dict[str, Any]]:
-    """The step from one state, as `start` makes it, and a batch to the next."""
+def loss_of(model: VGG) -> Callable[..., tuple[jax.Array, Any]]:
+    """From parameters, statistics, images and labels to the loss and new statistics."""
 
     def loss(params, stats, x, y):
         variables = {"params": params, "batch_stats": stats}
         logits, new = model.apply(variables, x, train=True, mutable=["batch_stats"])
         value = optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
         return value, new["batch_stats"]
+
+    return loss
+
+
+def train_step(
+    model: VGG, tx: optax.GradientTransformation
+) -> Callable[[dict[str, Any], tuple[jax.Array, jax.Array]], dict[str, Any]]:
+    """The step from one state, as `start` makes it, and a batch to the next."""
+    loss = loss_of(model)
 
     def step(state, batch):
         params, stats = state["params"], state["stats"]

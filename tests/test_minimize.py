@@ -314,8 +314,8 @@ def test_a_stationary_point_of_h_is_one_of_the_problem_for_every_weight(beta):
         progress = value < least - 1e-3 * length * jnp.linalg.norm(g)
         best = jnp.where(value < least, x, best)
         since = jnp.where(progress, 0, since + 1)
-        shorter = since >= 20
-        length = jnp.where(shorter, 0.7 * length, length)
+        shorter = since >= 60
+        length = jnp.where(shorter, 0.9 * length, length)
         x = jnp.where(shorter, best, x) - length * g / jnp.linalg.norm(g)
         least = jnp.minimum(value, least)
         return (x, best, least, length, jnp.where(shorter, 0, since)), None
@@ -323,12 +323,12 @@ def test_a_stationary_point_of_h_is_one_of_the_problem_for_every_weight(beta):
     noise = np.random.default_rng(0).normal(size=(N, P))
     x0 = start() + 0.01 * noise
     begin = (x0, x0, jnp.inf, 0.01, 0)
-    (_, best, *_), _ = jax.jit(lambda c: jax.lax.scan(step, c, None, 8000))(begin)
+    (_, best, *_), _ = jax.jit(lambda c: jax.lax.scan(step, c, None, 60_000))(begin)
     # Near the manifold, and nearer than where it started.
     assert float(cdx.stiefel.feasibility(best)) < 0.01
     x = cdx.stiefel.project(best)
-    at_start = farthest(start(), jax.grad(quadratic)(start()), weight, 1e-3)
-    assert farthest(x, jax.grad(quadratic)(x), weight, 1e-3) < 0.05 * at_start
+    at_start = farthest(start(), jax.grad(quadratic)(start()), weight, 1e-5)
+    assert farthest(x, jax.grad(quadratic)(x), weight, 1e-5) < 2e-3 * at_start
 
 
 def test_the_hull_of_gradients_has_its_nearest_point_found():
