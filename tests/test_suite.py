@@ -91,6 +91,7 @@ def test_the_report_counts_where_ours_is_nearest_and_quickest(folder):
     ("argv", "words"),
     [
         (["--problem", "pitprops"], "--data is needed"),
+        (["--problem", "pca", "golub", "--data", "nowhere"], "golub"),
         (["--problem", "no such problem"], "invalid choice"),
     ],
 )
