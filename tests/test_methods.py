@@ -94,6 +94,7 @@ def test_gradients_are_centred_for_each_output():
     wanted, _ = optax.centralize().update(first, optax.EmptyState())
     wanted = jax.tree.map(lambda g: np.moveaxis(g, 0, -1), wanted)
     bias = normal((4,), 2)
+    found: Any
     found, _ = centralize().update(grads | {"bias": bias}, optax.EmptyState())
     for name, expected in (wanted | {"bias": bias}).items():
         assert_close(found[name], expected, 1e-12)

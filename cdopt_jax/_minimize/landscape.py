@@ -307,10 +307,11 @@ def landscape(
 
 def dot(a: Point, b: Point) -> Array:
     """The Euclidean inner product."""
-    return sum(
+    found = [
         jnp.tensordot(u, v, axes=u.ndim, precision="highest")
         for u, v in zip(a, b, strict=True)
-    )
+    ]
+    return sum(found[1:], found[0])
 
 
 def length(a: Point) -> Array:

@@ -197,10 +197,11 @@ def _substituted(lower: Array, right: Array) -> Array:
 
 def _against(stack: Point, d: Point) -> Array:
     """The inner products of all pairs with d."""
-    return sum(
+    found = [
         jnp.tensordot(s, a, axes=a.ndim, precision="highest")
         for s, a in zip(stack, d, strict=True)
-    )
+    ]
+    return sum(found[1:], found[0])
 
 
 def _remember(state: State, s: Point, y: Point, new: Point, sound: Array) -> State:
