@@ -35,11 +35,20 @@ slices_saved = pytest.mark.skipif(
 )
 
 
+# A shell's background jobs ignore interrupts, and so would what they start.
+INTERRUPTIBLE = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.argv[1], sys.argv[1:])",
+)
+
+
 @contextlib.contextmanager
 def started(*command):
     """A process that ends with the block, or after a while."""
     with subprocess.Popen(
-        command,
+        (*INTERRUPTIBLE, *command),
         cwd=ROOT,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
