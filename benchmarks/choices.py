@@ -130,17 +130,17 @@ def run(problem: Problem, make: Maker, rates: tuple[float, ...]) -> dict[str, An
         start = (problem.start, tx.init(problem.start))
         final: Any = jax.lax.scan(step, start, keys)[0]
         x, state = final
-        formed = optax.tree.get(state, "formed")
+        long = optax.tree.get(state, "num_long")
         projected = jax.tree.map(cdx.stiefel.project, x)
-        return problem.value(projected), cdx.stiefel.feasibility(x), formed
+        return problem.value(projected), cdx.stiefel.feasibility(x), long
 
-    values, residuals, formed = jax.jit(lambda r: jax.lax.map(descend, r))(
+    values, residuals, long = jax.jit(lambda r: jax.lax.map(descend, r))(
         jnp.asarray(rates, jnp.float32)
     )
     return {
         "values": np.asarray(values).tolist(),
         "feasibility": np.asarray(residuals).tolist(),
-        "long": (np.asarray(formed)[:, 0] / STEPS).tolist(),
+        "long": (np.asarray(long)[:, 0] / STEPS).tolist(),
     }
 
 

@@ -163,8 +163,8 @@ def simulate(
         Arrays of shape (optimisers, rates, noises). ``frobenius`` and ``spectral`` are
         the worst residuals over all steps and matrices, ``finite`` whether they always
         were, ``rose`` whether the loss was ever above the start's, ``loss`` the last.
-        Of the guard, ``capped``, ``formed`` and ``dropped`` are the steps with t < 1,
-        taken the long way, and with t = 0 for an update that was not finite. Of the
+        Of the guard, ``shortened``, ``long`` and ``dropped`` are the steps of which a
+        fraction below one was taken, the long ones, and those not made at all. Of the
         plain optimiser, ``first`` is the ‖xᵀBx − I‖_F to which its first step along the
         projected gradient leads.
     """
@@ -234,7 +234,8 @@ def _simulate(case, steps, rates, noises, seed):
                 larger = size > seen["spectral"]
                 worst = lax.cond(larger, _spectral, lambda _: jnp.zeros(()), e)
                 now["spectral"] = jnp.fmax(seen["spectral"], worst)
-                now["dropped"] = seen["dropped"] + jnp.any(after.guard.t == 0)
+                none = jnp.any(after.guard.step_fraction == 0)
+                now["dropped"] = seen["dropped"] + none
             return (params, after, now), None
 
         seen = {
@@ -248,8 +249,8 @@ def _simulate(case, steps, rates, noises, seed):
         carry, _ = lax.scan(step, (params, tx.init(params), seen), keys)
         _, state, seen = carry
         if guard:
-            seen["capped"] = jnp.max(state.guard.capped)
-            seen["formed"] = jnp.max(state.guard.formed)
+            seen["shortened"] = jnp.max(state.guard.num_shortened)
+            seen["long"] = jnp.max(state.guard.num_long)
         if case.method == "plain":
             fresh = tx.init(params)
             u, _ = proposal(tx, fresh, params, keys[0], projected=True)

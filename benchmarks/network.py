@@ -64,11 +64,11 @@ def optimiser(name: str, rate: float, params: Any, grads: Any) -> partial[Any]:
 
 def long_steps(step: partial[Any]) -> str:
     """In how many kernels the step is a long one, where `constrain` counts them."""
-    before = optax.tree.get(step.args[-1], "formed", None)
+    before = optax.tree.get(step.args[-1], "num_long", None)
     if before is None:
         return ""
     _, after, _ = step()
-    long = optax.tree.get(after, "formed") - before
+    long = optax.tree.get(after, "num_long") - before
     return f"{int(jnp.sum(long))} of {long.size}"
 
 

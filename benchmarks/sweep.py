@@ -145,7 +145,7 @@ def summary(rows: Rows) -> dict[str, Any]:
             for dtype in DTYPES
             for metric in METRICS
         ],
-        "capped": {
+        "shortened": {
             name: _shares([r for r in guarded if r["optimisers"] == name])
             for name in OPTIMISERS
         },
@@ -169,10 +169,10 @@ def _shares(rows):
         return sum(row[name] for row in some) / steps if steps else 0.0
 
     by_rate = {f"{r:g}": [row for row in rows if row["rate"] == r] for r in RATES}
-    capped = {rate: share("capped", some) for rate, some in by_rate.items()}
-    return capped | {
-        "all": share("capped", rows),
-        "long steps": share("formed", rows),
+    shortened = {rate: share("shortened", some) for rate, some in by_rate.items()}
+    return shortened | {
+        "all": share("shortened", rows),
+        "long steps": share("long", rows),
     }
 
 
@@ -216,10 +216,10 @@ The worst ‖XᵀBX − I‖₂ of any iterate, and what rounding may add to the
 
 {worst}
 
-The share of steps cut to t < 1, by learning rate; and that of steps which formed the
-long steps:
+The share of steps of which a fraction was taken, by learning rate; and that of long
+steps:
 
-{capped}
+{shortened}
 
 How often each method leaves Ω₁, in float32 on the small shapes: of all settings; of
 those where the plain optimiser's loss never rises above the start's; and of those
@@ -247,9 +247,9 @@ def tables(counts: dict[str, Any]) -> str:
         for w in counts["worst"]
     ]
     shares = (*(f"{rate:g}" for rate in RATES), "all", "long steps")
-    capped = [
+    shortened = [
         [name, *(f"{row[key]:.0%}" for key in shares)]
-        for name, row in counts["capped"].items()
+        for name, row in counts["shortened"].items()
     ]
     escapes = [
         [e["method"], *(_of(v) for v in e.values() if isinstance(v, dict))]
@@ -260,7 +260,7 @@ def tables(counts: dict[str, Any]) -> str:
         radius=RADIUS,
         totals=_table(("", "count"), totals),
         worst=_table((*columns, *sizes), worst),
-        capped=_table(("optimiser", *shares), capped),
+        shortened=_table(("optimiser", *shares), shortened),
         escapes=_table(("method", *groups), escapes),
     )
 

@@ -51,8 +51,8 @@ def _run(problem: Problem, make, rates, decay: Callable[[Any], Any]) -> Any:
         start = (problem.start, tx.init(problem.start))
         end: Any = jax.lax.scan(step, start, length=STEPS)
         (x, state), gaps = end
-        guard = state.guard
-        return gaps, cdx.stiefel.feasibility(x), guard.capped[0], guard.formed[0]
+        counts = state.guard.num_shortened[0], state.guard.num_long[0]
+        return gaps, cdx.stiefel.feasibility(x), *counts
 
     program = jax.jit(lambda r: jax.lax.map(descend, r))
     return [np.asarray(v) for v in program(jnp.asarray(rates, jnp.float32))]
@@ -70,13 +70,13 @@ def table(records: list[dict[str, Any]]) -> str:
     lines = [
         f"`constrain` for {STEPS:,} steps of a cosine decay, in float32, from the rate "
         f"that is first to meet a gap of {GAP:g} (× 1) up to 100 times that rate.\n",
-        "| problem | optimiser | rate | × | gap | ‖XᵀX − I‖_F | cut | long steps |",
+        "| problem | optimiser | rate | × | gap | ‖XᵀX − I‖_F | shortened | long steps |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {r['problem']} | {r['optimiser']} | {r['rate']:.2g} | {r['factor']} | "
-        f"{r['gap']:.1e} | {r['feasibility']:.1e} | {r['capped']:.0%} | "
-        f"{r['formed']:.0%} |"
+        f"{r['gap']:.1e} | {r['feasibility']:.1e} | {r['shortened']:.0%} | "
+        f"{r['long']:.0%} |"
         for r in records
     ]
     return "\n".join(lines) + "\n"
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
         best, _ = best_rate(problem, make)
         rates = [best * factor for factor in FACTORS]
         cosine = optax.cosine_decay_schedule(1.0, 1)
-        gaps, feasibility, capped, formed = _run(problem, make, rates, cosine)
+        gaps, feasibility, shortened, long = _run(problem, make, rates, cosine)
         records += [
             {
                 "problem": name,
@@ -105,8 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
                 "factor": factor,
                 "gap": float(gaps[i, -1]),
                 "feasibility": float(feasibility[i]),
-                "capped": float(capped[i]) / STEPS,
-                "formed": float(formed[i]) / STEPS,
+                "shortened": float(shortened[i]) / STEPS,
+                "long": float(long[i]) / STEPS,
             }
             for i, (rate, factor) in enumerate(zip(rates, FACTORS, strict=True))
         ]

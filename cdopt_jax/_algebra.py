@@ -6,10 +6,11 @@ Notation of `stiefel`: M = xᵀBx, E = M − I, Φ(s) = (s + sᵀ)/2.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ._layout import contracted, like, on_one_device, unsplit
+from ._layout import contracted, like
 
 
 def widen(dtype: Any) -> Any:
@@ -32,16 +33,32 @@ class Form(NamedTuple):
     Attributes:
         B: The metric: None for the identity, an ``(n, n)`` array or a callable.
         axis_name: The mapped axes that split the rows, inside ``shard_map``.
+        across: The mapped axes that split the batch, inside ``shard_map``.
+        stacked: Whether matrices come with one more axis in front than a callable B
+            expects.
     """
 
     B: Any = None
     axis_name: Any = None
+    across: tuple[str, ...] = ()
+    stacked: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The same as keyword arguments of the functions of `stiefel`."""
+        mapped = self.stacked and callable(self.B)
+        return {
+            "B": jax.vmap(self.B) if mapped else self.B,
+            "axis_name": self.axis_name,
+        }
 
     def apply(self, x: Array) -> Any:
         """The product Bx."""
         if self.B is None:
             return x
-        return self.B(x) if callable(self.B) else mm(self.B, x, like(x))
+        if callable(self.B):
+            return jax.vmap(self.B)(x) if self.stacked else self.B(x)
+        return mm(self.B, x, like(x))
 
     def inner(self, a: Array, b: Array) -> Array:
         """The product aᵀb, where B has been applied to one of the two."""
@@ -73,9 +90,10 @@ class Form(NamedTuple):
         top = jnp.max(jnp.abs(x), axis=(-2, -1))
         return top if self.axis_name is None else lax.pmax(top, self.axis_name)
 
-    def spread(self, x: Array) -> bool:
-        """Whether the rows of x are, or may be, split over devices."""
-        return self.axis_name is not None or not (on_one_device(x) or unsplit(x))
+    def worst(self, values: Array) -> Array:
+        """The largest of one number for each matrix, the same on every device."""
+        top = jnp.max(values)
+        return lax.pmax(top, self.across) if self.across else top
 
     def _total(self, part):
         return part if self.axis_name is None else lax.psum(part, self.axis_name)

@@ -3,13 +3,13 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from ._guard import tangential
 from ._hyperparameters import check_beta, check_positive
 from ._selection import Mask, resolve
-from ._transforms._leaves import check_state, survey
+from ._tangent import tangential_gradient
+from ._transforms._groups import each_group
+from ._transforms._leaves import check_state, compiled, survey
 from ._transforms.dissolve_gradients import DissolveState, dissolved, no_betas
 from ._transforms.keep_feasible import guarded
 from ._trees import dissolve, penalty
@@ -116,29 +116,35 @@ def constrain(
                 f"{who}: regularizer must be a Regularizer(value, prox), such as "
                 f"prox.l1(1e-4); it is {regularizer!r}."
             )
-    kind = "dissolved" if beta is None else "free"
     both = for_both(who, mask)
-    guard = guarded(who, both, radius, regularizer, learning_rate, kind=kind)
+    free = beta is not None
+    guard = guarded(who, both, radius, regularizer, learning_rate, free=free)
 
-    def in_front(grads, state, leaves, bounds):
+    @compiled
+    def project(groups, grads):
+        """The gradients of the constrained leaves, without their normal parts."""
+
+        def one(group, g):
+            return (tangential_gradient(group.x, g, group.form),)
+
+        found, _ = each_group(groups, one, grads)
+        return [v.astype(g.dtype) for v, g in zip(found, grads, strict=True)]
+
+    def in_front(grads, state, leaves):
         """What the optimiser is given for the gradients, and the weights, if any."""
         grads = leaves.beside(who, grads)
         if beta is not None:
-            before = DissolveState(state.guard.step, state.beta)
+            before = DissolveState(state.guard.num_updates, state.beta)
             return dissolved(beta, leaves, grads, before)
-
-        def one(group, _, g):
-            bound = None if bounds is None else bounds[jnp.asarray(group.members)]
-            return (tangential(group.x, g, radius, group.form, bound),)
-
-        return leaves.update(one, grads)[0], None
+        projected = project(leaves, leaves.constrained(grads))
+        return leaves.merge(projected, grads), None
 
     def along(value_fn, state, params, betas):
         """The function where the step will lead, for a line search to see."""
 
         def value(proposed, *args, **kwargs):
             u = jax.tree.map(lambda a, b: a - b, proposed, params)
-            u, _ = guard.update(u, state, params, value_fn=value_fn)
+            u, _ = guard.update(u, state, params)
             landed: Any = optax.apply_updates(params, u)
             if beta is None:
                 return value_fn(landed, *args, **kwargs)
@@ -154,15 +160,14 @@ def constrain(
     def update(updates, state, params=None, **extra_args):
         # Read once, for the gradients and for the step.
         leaves = survey(who, both, params)
-        check_state(who, state, ConstrainState, lambda s: s.guard.t, leaves.paths)
-        front = leaves, state.guard.bound
+        check_state(who, state, ConstrainState, lambda s: s.guard.bound, leaves.paths)
+        front = leaves
         if isinstance(params, optax.LookaheadParams):
-            front = survey(who, mask, params.fast), None
-        updates, betas = in_front(updates, state, *front)
+            front = survey(who, mask, params.fast)
+        updates, betas = in_front(updates, state, front)
         if "grad" in extra_args:
-            extra_args["grad"], _ = in_front(extra_args["grad"], state, *front)
-        searched = "value_fn" in extra_args
-        if searched:
+            extra_args["grad"], _ = in_front(extra_args["grad"], state, front)
+        if "value_fn" in extra_args:
             seen = along(extra_args["value_fn"], state.guard, params, betas)
             extra_args["value_fn"] = seen
             if beta is not None and "value" in extra_args:
@@ -171,7 +176,7 @@ def constrain(
             updates, state.optimizer, params, **extra_args
         )
         given = leaves.beside(who, updates)
-        updates, guard_state = guard.take(leaves, given, state.guard, searched=searched)
+        updates, guard_state = guard.take(leaves, given, state.guard)
         return updates, ConstrainState(betas, inner_state, guard_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

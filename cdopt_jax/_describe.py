@@ -62,5 +62,5 @@ def describe(params: Any, mask: Mask = None) -> str:
 def _feasibility(leaf, r):
     if isinstance(leaf, jax.ShapeDtypeStruct | Tracer):
         return "unknown"
-    worst = jnp.max(stiefel.feasibility(r.read(leaf), **r.form._asdict()))
+    worst = jnp.max(stiefel.feasibility(r.read(leaf), **r.form.arguments))
     return f"{worst:.1e}"

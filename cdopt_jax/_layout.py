@@ -186,11 +186,6 @@ def on_one_device(leaf: Any) -> bool:
     return mesh.empty
 
 
-def unsplit(x: Array) -> bool:
-    """Whether the type of ``x`` says that its rows are not split."""
-    return _typed(x) is not None and contracted(x) is None
-
-
 def contracted(a: Array) -> NamedSharding | None:
     """The layout of aᵀb, where the type of ``a`` says that its rows are split."""
     sharding = _typed(a)

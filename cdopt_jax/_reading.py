@@ -8,7 +8,6 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -155,13 +154,7 @@ class Reading:
     def form(self) -> Form:
         """The form in which the columns of the matrices are orthonormal."""
         over = self.layout.over if self.layout else ()
-        return Form(self.B, over or None)
-
-    @property
-    def stacked_form(self) -> Form:
-        """The same for matrices with one more axis in front."""
-        B, over = self.form
-        return Form(jax.vmap(B) if callable(B) else B, over)
+        return Form(B=self.B, axis_name=over or None, across=self.across)
 
     def read(self, leaf: Array) -> Array:
         """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""

@@ -29,7 +29,8 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
 
     Returns:
         The entries ``"feasibility/<path>"`` of the parameters, and of the state
-        ``"bound/<path>"``, ``"t/<path>"``, ``"capped/<path>"``, ``"formed/<path>"`` and
+        ``"bound/<path>"``, ``"step_fraction/<path>"``,
+        ``"num_shortened/<path>"``, ``"num_long/<path>"`` and
         ``"beta/<path>"``, as far as it has them; scalar arrays, so that it works under
         ``jit``.
 
@@ -41,7 +42,7 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         >>> params, mask = {"kernel": jnp.eye(4, 2)}, cdx.where("kernel")
         >>> tx = cdx.constrain(optax.sgd(0.1), mask)
         >>> updates, state = tx.update(params, tx.init(params), params)
-        >>> print(cdx.report(state, params, mask)["t/kernel"])
+        >>> print(cdx.report(state, params, mask)["step_fraction/kernel"])
         1.0
     """
     who = "report"
@@ -64,6 +65,7 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         vectors = dict(part._asdict())
         if isinstance(part, ConstrainState):
             vectors = {"beta": part.beta, **part.guard._asdict()}
+        vectors.pop("num_updates", None)
         vectors.pop("step", None)
         for name, vector in vectors.items():
             if vector is None:

@@ -66,7 +66,7 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
     readings = select("feasibility", params, mask)
     rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, strict=True)
     return {
-        path: jnp.max(stiefel.feasibility(r.read(leaf), **r.form._asdict()))
+        path: jnp.max(stiefel.feasibility(r.read(leaf), **r.form.arguments))
         for path, leaf, r in rows
         if r
     }
@@ -95,7 +95,7 @@ def stationarity(
         if r is None:
             g = jnp.asarray(g)
             return jnp.linalg.norm(jnp.ravel(g).astype(widen(g.dtype)))
-        d = stiefel.vjp(r.read(x), r.read(g), **r.form._asdict())
+        d = stiefel.vjp(r.read(x), r.read(g), **r.form.arguments)
         return jnp.sqrt(jnp.sum(r.form.length(d, d)))
 
     return {path: norm(g, x, r) for path, g, x, r in rows}
@@ -172,7 +172,7 @@ def penalty(who: str, params: Any, mask: Mask, betas: Iterable[Any]) -> Any:
     pairs = zip(jax.tree.leaves(params), select(who, params, mask), strict=True)
     constrained = [(r.read(x), r.form) for x, r in pairs if r]
     terms = [
-        beta * jnp.sum(stiefel.penalty(x, **form._asdict()))
+        beta * jnp.sum(stiefel.penalty(x, **form.arguments))
         for beta, (x, form) in zip(betas, constrained, strict=True)
     ]
     return sum(terms)
@@ -190,6 +190,8 @@ def _map(who, fn, params, mask):
             raise ValueError(f"{who}: {describe_leaf(path, leaf)} and {fault}")
         # In the shape in which transformations compute with one leaf, so that a product
         # that both need is formed once.
-        return r.write(fn(x[None], **r.stacked_form._asdict())[0], leaf.dtype)
+        stacked = r.form._replace(stacked=True).arguments
+        new = fn(x[None], **stacked)[0] if r.stack else fn(x, **r.form.arguments)
+        return r.write(new, leaf.dtype)
 
     return treedef.unflatten(map(one, leaf_paths(params), leaves, readings))

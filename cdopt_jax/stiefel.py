@@ -196,7 +196,7 @@ def project(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Ar
     if fault := projection_fault(x):
         raise ValueError(f"stiefel.project: x has shape {x.shape} and {fault}")
     polar = _polar if callable(form.B) else _compiled_polar
-    return done(polar(x, *form))
+    return done(polar(x, form.B, axis_name))
 
 
 def _polar(x, B, axis_name):

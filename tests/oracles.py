@@ -95,6 +95,21 @@ def polar(x: Any, b: Any = None) -> np.ndarray:
     return np.linalg.solve(root, polar(root @ x))
 
 
+def spectral(x: Any, b: Any = None) -> float:
+    """‖XᵀBX − I‖₂ in float64; of a stack, the largest."""
+    x = np.asarray(x, np.float64)
+    e = gram_residual(x, 1.0 if b is None else np.asarray(b, np.float64))
+    return float(np.linalg.norm(e, 2, axis=(-2, -1)).max())
+
+
+def proposed(x: Any, u: Any, b: Any = None) -> np.ndarray:
+    """x + u in float64, with s·clip(s, 0, 1) for the mean normal part s of u."""
+    x, u = np.asarray(x, np.float64), np.asarray(u, np.float64)
+    bx = x if b is None else np.asarray(b, np.float64) @ x
+    s = np.sum(bx * u, axis=(-2, -1), keepdims=True) / x.shape[-1]
+    return x + u - (s - s * np.clip(s, 0, 1)) * x
+
+
 def near(n: int, p: int, seed: int, size: float, kind: str, b: Any = None) -> Any:
     """A point with ‖E‖_F = ``size`` ≤ 1: E random, or all in one eigenvalue."""
     rng = np.random.default_rng(seed)
@@ -174,22 +189,30 @@ def traced_products(f: Callable[..., Any], *args: Any) -> list[int]:
     return sorted(work)
 
 
-def compiled_products(f: Callable[..., Any], *args: Any) -> list[int]:
-    """The same, read from the program that XLA compiles, fusions included."""
+def products_in(computation: str) -> list[int]:
+    """The multiplications of each matrix product in a computation of XLA's text."""
+    found = re.findall(r"(%\S+) = \w+\[([\d,]*)\]", computation)
+    found += re.findall(r"(\S+): \w+\[([\d,]*)\]", computation)
+    shape = {
+        name.lstrip("%("): [int(size) for size in sizes.split(",") if size]
+        for name, sizes in found
+    }
+    pattern = r"%(\S+) = \S+ dot\(%(\S+), %\S+\), .*?lhs_contracting_dims={([\d,]+)}"
+    work = []
+    for out, lhs, axes in re.findall(pattern, computation):
+        contracted = math.prod(shape[lhs][int(axis)] for axis in axes.split(","))
+        work.append(math.prod(shape[out]) * contracted)
+    return work
+
+
+def compiled_text(f: Callable[..., Any], *args: Any) -> str:
+    """The program that XLA compiles."""
     text = jax.jit(f).lower(*args).compile().as_text() or ""
     assert not re.search(r"= \S+ (custom-call|convolution)\(", text)
-    work = []
-    for computation in re.split(r"\n(?=\S)", text):
-        found = re.findall(r"(%\S+) = \w+\[([\d,]*)\]", computation)
-        found += re.findall(r"(\S+): \w+\[([\d,]*)\]", computation)
-        shape = {
-            name.lstrip("%("): [int(size) for size in sizes.split(",") if size]
-            for name, sizes in found
-        }
-        pattern = (
-            r"%(\S+) = \S+ dot\(%(\S+), %\S+\), .*?lhs_contracting_dims={([\d,]+)}"
-        )
-        for out, lhs, axes in re.findall(pattern, computation):
-            contracted = math.prod(shape[lhs][int(axis)] for axis in axes.split(","))
-            work.append(math.prod(shape[out]) * contracted)
-    return sorted(work)
+    return text
+
+
+def compiled_products(f: Callable[..., Any], *args: Any) -> list[int]:
+    """The products of the program that XLA compiles, fusions included, by size."""
+    parts = re.split(r"\n(?=\S)", compiled_text(f, *args))
+    return sorted(work for part in parts for work in products_in(part))

@@ -21,10 +21,11 @@ from tests.oracles import normal, spd
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PRODUCTS = "dot_general reduce"
-ELEMENTWISE = """abs add and bitcast_convert clamp compare convert divide is_finite
-    maximum minimum multiply negate not or power select sign sqrt subtract"""
-STRUCTURE = """broadcast_in_dim case concatenate constant dynamic_slice iota reshape
-    return slice transpose while"""
+ELEMENTWISE = """abs add and bitcast_convert clamp compare convert cosine divide
+    is_finite maximum minimum multiply negate not or power reduce_precision select sign
+    sqrt subtract"""
+STRUCTURE = """broadcast_in_dim case concatenate constant dynamic_slice iota
+    optimization_barrier reshape return slice transpose while"""
 ALLOWED = set(f"{PRODUCTS} {ELEMENTWISE} {STRUCTURE}".split())
 
 # What makes no program, or a user's own; and what draws a point, which takes a QR.

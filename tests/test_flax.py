@@ -211,7 +211,7 @@ def test_layers_that_nnx_has_stacked_are_trained():
     assert is_orthonormal(model.layers.linear.kernel[...], 1e-2)
     assert mean_square(model(X)) < before
     scalars = cdx.report(optimizer.opt_state, nnx.state(model, nnx.Param), mask)
-    assert scalars["t/layers/linear/kernel"] == 1
+    assert scalars["step_fraction/layers/linear/kernel"] == 1
     assert scalars["feasibility/layers/linear/kernel"] < 1e-2
 
 

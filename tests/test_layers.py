@@ -197,7 +197,7 @@ def test_a_step_keeps_a_layer_on_the_manifold_and_others_where_they_were(name):
     updates, state = tx.update(grads, tx.init(params), params)
     stepped = optax.apply_updates(params, updates)
     assert_orthonormal(as_matrices(kernel_of(stepped, path)), 0.5)
-    assert cdx.report(state, params, mask)[f"t/{path}"] == 1
+    assert cdx.report(state, params, mask)[f"step_fraction/{path}"] == 1
 
 
 def test_an_initializer_serves_as_kernel_init_in_linen_and_nnx():

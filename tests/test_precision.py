@@ -158,6 +158,6 @@ def test_adam_in_float16_needs_master_copies_or_a_larger_epsilon():
     adam = optax.adam(falls(2e-2))
     alone, state = train(cdx.constrain(adam), start("float16"), 20)
     assert moved(alone) < 1e-2
-    assert (optax.tree.get(state, "capped") == 20).all()
+    assert (optax.tree.get(state, "num_shortened") == 20).all()
     copied, _ = train(master_copies(cdx.constrain(adam)), start("float16"), 20)
     assert moved(copied) > 1

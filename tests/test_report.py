@@ -28,7 +28,7 @@ def test_a_report_names_its_leaves_and_is_made_of_scalars(wrap, beta):
         return cdx.report(tx.update(params, state, params)[1], params, mask)
 
     scalars = jax.eval_shape(step, params, tx.init(params))
-    fields = {"feasibility", "bound", "t", "capped", "formed"}
+    fields = {"feasibility", "bound", "step_fraction", "num_shortened", "num_long"}
     fields |= {"beta"} if beta else set()
     assert set(scalars) == {f"{f}/{leaf}" for f in fields for leaf in ("a", "b")}
     assert all(scalar.shape == () for scalar in scalars.values())
@@ -47,7 +47,7 @@ def test_a_report_on_lookahead_tells_both_sets_of_weights_apart():
     tx = cdx.constrain(optax.lookahead(optax.sgd(0.1), 5, 0.5), cdx.where("a"))
     _, state = tx.update({"a": jnp.ones((4, 2))}, tx.init(params), params)
     scalars = cdx.report(state, params, cdx.where("a"))
-    assert {name for name in scalars if name.startswith("t/")} == {
-        "t/fast/a",
-        "t/slow/a",
+    assert {name for name in scalars if name.startswith("bound/")} == {
+        "bound/fast/a",
+        "bound/slow/a",
     }

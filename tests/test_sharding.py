@@ -159,7 +159,7 @@ def test_a_long_step_is_that_of_one_device(kind):
     x, u = arrays(case)
     tx = cdx.keep_feasible(reading(case, told=False))
     desired, state = jax.jit(tx.update)(30 * u, tx.init(x), x)
-    assert state.formed[0]
+    assert state.num_long[0]
     tx = cdx.keep_feasible(reading(case, told=kind == "auto"))
     x, u = placed((x, u), case, mesh_of(kind))
     found, _ = jax.jit(tx.update)(30 * u, tx.init(x), x)

@@ -1,8 +1,10 @@
 """The hostile sweep in small: the same programs, fewer of them."""
 
+import jax
+import optax
 import pytest
 
-from benchmarks import sweep
+from benchmarks import hostile, sweep
 from benchmarks.hostile import RADIUS, Case
 
 TOGETHER = ("momentum", "adam", "lion", "rmsprop", "lamb", "schedule-free")
@@ -21,9 +23,45 @@ def test_no_optimiser_rate_or_noise_drives_the_guarded_step_out(shape, metric):
     assert not any(map(sweep.violated, got))
     assert all(row["finite"] for row in got)
     assert max(row["spectral"] for row in got) <= RADIUS
-    # Both ways were taken: steps as they are, and steps cut short.
-    assert any(row["formed"] == 0 for row in got)
-    assert any(row["capped"] > 0 for row in got)
+    # Steps of both kinds were taken.
+    assert any(row["long"] == 0 for row in got)
+    assert any(row["long"] == PLAN.steps for row in got)
+
+
+def proposes(update):
+    """An optimiser that proposes rate·update(x, g)."""
+
+    def of(rate):
+        def apply(updates, state, params=None):
+            return jax.tree.map(
+                lambda g, x: rate * update(x, g), updates, params
+            ), state
+
+        return optax.GradientTransformation(lambda _: (), apply)
+
+    return of
+
+
+# What no optimiser does: x itself, what is normal to the manifold, what has rank one.
+ODD = {
+    "minus x": proposes(lambda x, _: -x),
+    "normal": proposes(lambda x, g: x @ (x.mT @ g + g.mT @ x)),
+    "one column": proposes(lambda x, g: (g - x).at[..., 1:].set(0)),
+    "a column less": proposes(lambda x, _: (0 * x).at[..., 0].set(-x[..., 0])),
+    "low rank": proposes(lambda _, g: g[..., :1] @ g[..., :1, :]),
+    "minus x, low rank": proposes(lambda x, g: g[..., :1] @ g[..., :1, :] - x),
+}
+
+
+@pytest.mark.parametrize("metric", sweep.METRICS)
+def test_nor_do_updates_that_point_inward_or_have_a_low_rank(metric, monkeypatch):
+    for name, optimiser in ODD.items():
+        monkeypatch.setitem(hostile.OPTIMISERS, name, optimiser)
+    plan = sweep.Plan(6, rates=(1.0, 2.0, 1e4), noises=(0.0, 10.0))
+    got = rows(group=tuple(ODD), shape=(3, 8, 4), metric=metric, plan=plan)
+    assert len(got) == 6 * len(ODD)
+    assert not any(map(sweep.violated, got))
+    assert max(row["spectral"] for row in got) <= RADIUS
 
 
 @pytest.mark.parametrize("alone", sweep.ALONE)

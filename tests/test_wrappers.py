@@ -152,8 +152,8 @@ def the_average_is_off_and_its_projection_on(tx, params, state, average):
 
 def fields_are_found(tx, params, state, average):
     del tx, params, average
-    assert optax.tree.get(state, "step") == STEPS
-    assert optax.tree.get(state, "t").shape == (1,)
+    assert optax.tree.get(state, "num_updates") == STEPS
+    assert optax.tree.get(state, "step_fraction").shape == (1,)
     assert optax.tree.get(state, "mu").keys() == START.keys()
 
 
@@ -163,7 +163,9 @@ def moments_are_found(tx, params, state, average):
     doubled: Any = optax.tree.map_params(tx, lambda v: 2 * v, state)
     mu = optax.tree.get(state, "mu")["kernel"]
     np.testing.assert_array_equal(optax.tree.get(doubled, "mu")["kernel"], 2 * mu)
-    np.testing.assert_array_equal(doubled.guard.t, state.guard.t)
+    np.testing.assert_array_equal(
+        doubled.guard.step_fraction, state.guard.step_fraction
+    )
     assert mu.shape == params["kernel"].shape
 
 

@@ -5,7 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import cdopt_jax as cdx
-from benchmarks.problems.draws import geometric, on_the_side_of, turned_clouds
+from benchmarks.problems.draws import (
+    geometric,
+    on_the_side_of,
+    orthogonal,
+    turned_clouds,
+)
 from benchmarks.problems.signature import Problem, deterministic
 
 
@@ -36,6 +41,47 @@ def procrustes(seed: int, n: int = 60) -> Problem:
 
     best = float(np.sum((a @ solution - b) ** 2) / 2)
     return deterministic(value, jnp.asarray(start), best=best)
+
+
+def unbalanced_procrustes(
+    seed: int, n: int = 200, p: int = 40, condition: float = 10.0
+) -> Problem:
+    """‖AX − B‖²/2 over n×p, with B = AX* + R.
+
+    A is 2n×n, and its singular values fall geometrically from one. The columns of R
+    are orthogonal to those of A, so that X* is optimal and ‖R‖²/2 is the least value.
+    """
+    rng = np.random.default_rng(seed)
+    basis = orthogonal(rng, 2 * n)
+    a = (basis[:, :n] * np.geomspace(1, 1 / condition, n)) @ orthogonal(rng, n).T
+    rest = 0.1 * basis[:, n:] @ rng.normal(size=(n, p)) / n**0.5
+    b = a @ orthogonal(rng, n)[:, :p] + rest
+    a32, b32 = jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
+
+    def value(x):
+        return jnp.sum((jnp.matmul(a32, x, precision="highest") - b32) ** 2) / 2
+
+    return deterministic(value, _start(seed, n, p), best=float(np.sum(rest**2) / 2))
+
+
+def brockett(seed: int, n: int = 200, p: int = 20) -> Problem:
+    """Brockett's function −tr(XᵀMXN)/2 with N = diag(p, …, 1)/p.
+
+    M has p eigenvalues evenly spaced from 1 to 0.3, and the others from 0.1 to 0. The
+    minimisers are the leading eigenvectors in order. Saddle points are their other
+    choices and orders, and there are no other local minima.
+    """
+    q = orthogonal(np.random.default_rng(seed), n)
+    spectrum = np.concatenate([np.linspace(1, 0.3, p), np.linspace(0.1, 0, n - p)])
+    weights = np.arange(p, 0, -1) / p
+    m = jnp.asarray((q * spectrum) @ q.T, jnp.float32)
+    w = jnp.asarray(weights, jnp.float32)
+
+    def value(x):
+        return -jnp.sum(x * jnp.matmul(m, x, precision="highest") * w) / 2
+
+    best = -float(spectrum[:p] @ weights) / 2
+    return deterministic(value, _start(seed, n, p), best=best)
 
 
 def quadratic_assignment(seed: int, n: int = 30) -> Problem:

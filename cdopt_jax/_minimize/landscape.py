@@ -138,7 +138,7 @@ class Landscape(NamedTuple):
     def dissolve(self, x: Point) -> Point:
         """A on the matrices."""
         return [
-            a if form is None else stiefel.dissolve(a, **form._asdict())
+            a if form is None else stiefel.dissolve(a, **form.arguments)
             for a, form in zip(x, self.forms, strict=True)
         ]
 
@@ -203,14 +203,14 @@ class Landscape(NamedTuple):
     def project(self, x: Point) -> Point:
         """The nearest point of the manifold."""
         return [
-            a if form is None else stiefel.project(a, **form._asdict())
+            a if form is None else stiefel.project(a, **form.arguments)
             for a, form in zip(x, self.forms, strict=True)
         ]
 
     def adjoint(self, x: Point, g: Point) -> Point:
         """The gradient of f∘A at x, where that of f at A(x) is g."""
         return [
-            w if form is None else stiefel.vjp(a, w, **form._asdict())
+            w if form is None else stiefel.vjp(a, w, **form.arguments)
             for a, w, form in zip(x, g, self.forms, strict=True)
         ]
 
@@ -218,7 +218,7 @@ class Landscape(NamedTuple):
         """J_A d, for a direction d that is an image of its adjoint."""
         # Without a metric the two are the same projection, and one is enough.
         return [
-            v if form is None or form.B is None else stiefel.jvp(a, v, **form._asdict())
+            v if form is None or form.B is None else stiefel.jvp(a, v, **form.arguments)
             for a, v, form in zip(x, d, self.forms, strict=True)
         ]
 
@@ -237,7 +237,7 @@ class Landscape(NamedTuple):
     def feasibility(self, x: Point) -> Array:
         """The largest ‖E‖_F."""
         found = [
-            jnp.max(stiefel.feasibility(a, **form._asdict()))
+            jnp.max(stiefel.feasibility(a, **form.arguments))
             for a, form in zip(x, self.forms, strict=True)
             if form is not None
         ]
@@ -246,7 +246,7 @@ class Landscape(NamedTuple):
     def penalty(self, x: Point) -> Array:
         """The sum of ‖E‖²/4."""
         found = [
-            jnp.sum(stiefel.penalty(a, **form._asdict()))
+            jnp.sum(stiefel.penalty(a, **form.arguments))
             for a, form in zip(x, self.forms, strict=True)
             if form is not None
         ]

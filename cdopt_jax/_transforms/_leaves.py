@@ -1,12 +1,15 @@
 """What the transformations share: their state, and an action on constrained leaves."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.core import Tracer
 
 from cdopt_jax._paths import align, describe_leaf, leaf_paths, listing
 from cdopt_jax._reading import Reading
@@ -74,13 +77,22 @@ class Leaves(NamedTuple):
         params: The tree.
         leaves: Its leaves.
         readings: How the constrained ones are read as matrices; None for the free.
-        groups: The constrained ones.
     """
 
     params: Any
     leaves: list[Any]
     readings: list[Reading | None]
-    groups: list[Group]
+
+    @property
+    def chosen(self) -> list[tuple[Any, Reading]]:
+        """The constrained ones, and their readings."""
+        pairs = zip(self.leaves, self.readings, strict=True)
+        return [(leaf, r) for leaf, r in pairs if r]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The constrained ones, as matrices."""
+        return grouped(self.chosen)
 
     @property
     def paths(self) -> list[str]:
@@ -140,9 +152,37 @@ def survey(who: str, mask: Mask, params: Any) -> Leaves:
             f"{who}: this transformation needs the current parameters; call "
             "update(updates, state, params)."
         )
-    leaves, readings = jax.tree.leaves(params), select(who, params, mask)
-    chosen = [(leaf, r) for leaf, r in zip(leaves, readings, strict=True) if r]
-    return Leaves(params, leaves, readings, grouped(chosen))
+    return Leaves(params, jax.tree.leaves(params), select(who, params, mask))
+
+
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of groups and arrays as one of `Leaves` and arrays.
+
+    It is compiled where it is called outside of any program: step by step, conditionals
+    would be compiled anew at each call.
+    """
+
+    @partial(jax.jit, static_argnums=(0, 1))
+    def program(readings, slots, leaves, metrics, arguments):
+        metric = [None if slot is None else metrics[slot] for slot in slots]
+        pairs = zip(readings, metric, strict=True)
+        read = [r if b is None else dataclasses.replace(r, B=b) for r, b in pairs]
+        return fn(grouped(list(zip(leaves, read, strict=True))), *arguments)
+
+    def call(leaves: Leaves, *arguments: Any) -> Any:
+        points, readings = zip(*leaves.chosen, strict=True)
+        given = [None if callable(r.B) else r.B for r in readings]
+        if any(isinstance(a, Tracer) for a in jax.tree.leaves((points, arguments))):
+            return fn(leaves.groups, *arguments)
+        # A metric that several leaves share is one argument.
+        metrics = {id(b): b for b in given if b is not None}
+        order = list(metrics)
+        slots = tuple(None if b is None else order.index(id(b)) for b in given)
+        pairs = zip(readings, given, strict=True)
+        fixed = [r if b is None else dataclasses.replace(r, B=None) for r, b in pairs]
+        return program(tuple(fixed), slots, points, list(metrics.values()), arguments)
+
+    return call
 
 
 def begin(who: str, mask: Mask, params: Any) -> list[str]:

@@ -63,8 +63,8 @@ def add_penalty(
         leaves = survey(who, mask, params)
         weight = at(beta, state.step)
 
-        def penalised(group, _, u):
-            return (u + weight * stiefel.penalty_grad(group.x, **group.form._asdict()),)
+        def penalised(group, u):
+            return (u + weight * stiefel.penalty_grad(group.x, **group.form.arguments),)
 
         updates, _ = leaves.update(penalised, leaves.beside(who, updates))
         return updates, next_step(state)

@@ -114,7 +114,7 @@ def dissolved(
 ) -> tuple[Any, Array]:
     """Gradients of h for those of f, and the weights they were made with."""
 
-    def gradient(group, _, g):
+    def gradient(group, g):
         x, form = group.x, group.form
         if isinstance(beta, str):
             before = state.beta[jnp.asarray(group.members)]

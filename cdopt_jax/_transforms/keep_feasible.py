@@ -8,38 +8,35 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._algebra import each
-from cdopt_jax._guard import guarded_step
+from cdopt_jax._guard import guarded_steps
 from cdopt_jax._hyperparameters import at, check_fraction
+from cdopt_jax._pull import pulled
+from cdopt_jax._rounding import Stored
 from cdopt_jax._selection import Mask
-from cdopt_jax._transforms._groups import each_group
-from cdopt_jax._transforms._leaves import (
-    begin,
-    check_state,
-    survey,
-)
+from cdopt_jax._transforms._groups import per_leaf, scattered
+from cdopt_jax._transforms._leaves import begin, check_state, compiled, survey
 from cdopt_jax.prox import Regularizer
 
 
 class GuardState(NamedTuple):
     """A report of the guarded steps; ``optax.tree.get`` finds each field by its name.
 
-    All but ``step`` are vectors with an entry for each constrained leaf, in the order
-    of ``jax.tree.leaves``, and for the worst matrix of a leaf that holds many.
+    All but ``num_updates`` are vectors with an entry for each constrained leaf, in the
+    order of ``jax.tree.leaves``, and for the worst matrix of a leaf that holds many.
 
     Attributes:
-        step: How many updates were made.
-        bound: What is guaranteed of ‖xᵀBx − I‖₂ after the last step.
-        t: The share of the last proposed step that was taken.
-        capped: How many steps were shortened so far, t < 1.
-        formed: How many steps took the products that long ones take so far.
+        num_updates: How many updates were made.
+        bound: A bound of ‖xᵀBx − I‖₂ after the last step.
+        step_fraction: The fraction of the last proposed step that was taken.
+        num_shortened: How many steps so far were shortened, to a fraction below 1.
+        num_long: How many steps so far were long, and took more products of p×p×p.
     """
 
-    step: Array
+    num_updates: Array
     bound: Array
-    t: Array
-    capped: Array
-    formed: Array
+    step_fraction: Array
+    num_shortened: Array
+    num_long: Array
 
 
 def keep_feasible(
@@ -48,15 +45,13 @@ def keep_feasible(
     """Take the proposed step without leaving the neighbourhood of the manifold.
 
     Put last in a chain. Whatever update u the optimiser proposes, the constrained leaf
-    moves from x to A(x + v), where v = u − xΦ(xᵀBu) is the part of u that is tangential
-    to the manifold; a long step is orthonormalised, and if need be shortened to t·u
-    with t < 1. If ‖xᵀBx − I‖₂ ≤ radius before, then after too, for
-    every finite update. A leaf that starts outside is brought to the manifold by the
-    first update, which takes no step; an update that is not finite is not made. There
-    is no penalty and no β.
-
-    With a ``value_fn`` among the extra arguments, as a line search needs it, every
-    step is orthonormalised: off the manifold it would find values that do not count.
+    moves to the point of the manifold nearest to x + u, up to a residual of 2e-6 and
+    rounding. That takes two products of n×p×p. Where x + u is nearly singular, the leaf
+    moves along the tangential part of u instead, by a fraction of it if it is long. If
+    ‖xᵀBx − I‖₂ ≤ radius before, then after too, for every finite update. An update that
+    is not finite is not made. A leaf may start anywhere, even at zero: the first update
+    brings it to the manifold, or, where rounding of a large x prevents that, the first
+    few. There is no penalty and no β.
 
     What the optimiser gets should have gone through the derivative of A before, or
     an elementwise one will stop where it should not: `constrain` sees to both.
@@ -82,7 +77,7 @@ def keep_feasible(
         >>> tx = cdx.keep_feasible()
         >>> u = 1e6 * jax.random.normal(jax.random.key(1), x.shape)
         >>> updates, state = tx.update(u, tx.init(x), x)
-        >>> bool(cdx.stiefel.feasibility(optax.apply_updates(x, updates)) < 1e-2)
+        >>> bool(cdx.stiefel.feasibility(optax.apply_updates(x, updates)) < 1e-5)
         True
     """
     made = guarded("keep_feasible", mask, radius)
@@ -111,95 +106,121 @@ def guarded(
     regularizer: Regularizer | None = None,
     learning_rate: optax.ScalarOrSchedule | None = None,
     *,
-    kind: str = "dissolved",
+    free: bool = False,
 ) -> Guarded:
-    """Make it, for a public function of this name."""
+    """Build the transformation; ``who`` is the public function to name in errors.
+
+    ``free`` is that of `guarded_steps`.
+    """
     check_fraction(who, "radius", radius)
-    # The proximal map may use the half of the radius that the step leaves it.
-    share = radius if regularizer is None else radius / 2
 
     def init(params):
         leaves = len(begin(who, mask, params))
         return GuardState(
-            step=jnp.zeros([], jnp.int32),
-            bound=jnp.zeros(leaves) + jnp.inf,
-            t=jnp.ones(leaves),
-            capped=jnp.zeros(leaves, jnp.int32),
-            formed=jnp.zeros(leaves, jnp.int32),
+            num_updates=jnp.zeros([], jnp.int32),
+            bound=jnp.full(leaves, jnp.inf),
+            step_fraction=jnp.ones(leaves),
+            num_shortened=jnp.zeros(leaves, jnp.int32),
+            num_long=jnp.zeros(leaves, jnp.int32),
         )
 
     def update(updates, state, params=None, **extra_args):
+        del extra_args
         leaves = survey(who, mask, params)
-        check_state(who, state, GuardState, lambda s: s.t, leaves.paths)
-        given = leaves.beside(who, updates)
-        searched = "value_fn" in extra_args
-        return take(leaves, given, state, searched=searched)
+        check_state(who, state, GuardState, lambda s: s.bound, leaves.paths)
+        return take(leaves, leaves.beside(who, updates), state)
 
-    def take(leaves, updates, state, *, searched):
-        how = "corrected" if searched and kind == "dissolved" else kind
-        bounds: dict[int, Array] = {}
+    @compiled
+    def step(groups, updates, radius):
+        """The moves, as leaves, and what was done."""
+        stored = [_stored(group, updates) for group in groups]
+        moves, guards = _guard(groups, updates, radius, stored)
+        return _leaves_of(groups, moves, updates), _done(groups, guards)
 
-        def land(group, index, u):
-            x = group.x
-            after = next(reversed(bounds.values()), None)
-            move, guard = guarded_step(x, u, share, group.form, kind=how, after=after)
-            bounds[index] = guard.bound
-            end = move if regularizer is None else x + move
+    @compiled
+    def land(groups, updates, radius):
+        """The points that the steps lead to, unrounded, and what was done."""
+        wide = [Stored(group.x.dtype, group.x.dtype) for group in groups]
+        moves, guards = _guard(groups, updates, radius, wide)
+        points = [group.x + m for group, m in zip(groups, moves, strict=True)]
+        bounds = [guard.bound for guard in guards]
+        return scattered(groups, points), bounds, _done(groups, guards)
 
-            # The largest bound, the least t, and whether any took the long way.
-            formed = group.largest(guard.formed.astype(jnp.int32))
-            return end, group.largest(guard.bound), -group.largest(-guard.t), formed
+    @compiled
+    def pull(groups, points, shrunk, bounds, updates, radius):
+        """The moves to the proximal points, or towards them, and bounds there."""
+        results = [
+            pulled(
+                group.x,
+                group.gather(points),
+                group.gather(shrunk),
+                group.form,
+                bound,
+                radius,
+                _stored(group, updates),
+            )
+            for group, bound in zip(groups, bounds, strict=True)
+        ]
+        moves = _leaves_of(groups, [move for move, _ in results], updates)
+        pairs = zip(groups, results, strict=True)
+        found = [group.largest(bound) for group, (_, bound) in pairs]
+        return moves, per_leaf(groups, found)
 
-        if regularizer is None:
-            moves, vectors = leaves.update(land, updates, lands=True, scalars=3)
-            return moves, _report(state, vectors)
+    def _guard(groups, updates, radius, stored):
+        xs, forms = [g.x for g in groups], [g.form for g in groups]
+        us = [g.gather(updates) for g in groups]
+        results = guarded_steps(xs, us, forms, radius, stored, free=free)
+        return zip(*results, strict=True)
+
+    def take(leaves, updates, state):
         given = leaves.constrained(updates)
-        stepped, vectors = each_group(leaves.groups, land, given, scalars=3)
-        free = [x + u for u, x in zip(updates, leaves.leaves, strict=True)]
-        eta = at(learning_rate, state.step)
-        treedef = jax.tree.structure(leaves.params)
-        shrunk = regularizer.prox(leaves.merge(stepped, free), eta)
-        shrunk = treedef.flatten_up_to(shrunk)
+        if regularizer is None:
+            moves, done = step(leaves, given, radius)
+            return leaves.merge(moves, updates), _report(state, *done)
+        points, bounds, done = land(leaves, given, radius)
+        ends = [x + u for u, x in zip(updates, leaves.leaves, strict=True)]
+        eta = at(learning_rate, state.num_updates)
+        ends = regularizer.prox(leaves.merge(points, ends), eta)
+        ends = jax.tree.structure(leaves.params).flatten_up_to(ends)
+        shrunk = leaves.constrained(ends)
+        moves, bound = pull(leaves, points, shrunk, bounds, given, radius)
+        others = [
+            (y - x.astype(y.dtype)).astype(jnp.promote_types(u.dtype, x.dtype))
+            for y, u, x in zip(ends, updates, leaves.leaves, strict=True)
+        ]
+        return leaves.merge(moves, others), _report(state, bound, *done[1:])
 
-        def pull(group, index, y, z):
-            end, bound = _pulled(y, z, group.form, bounds[index], radius)
-            return end, group.largest(bound)
-
-        ends = leaves.constrained(shrunk)
-        pulled, after = each_group(leaves.groups, pull, stepped, ends, scalars=1)
-        landed = jax.tree.leaves(leaves.merge(pulled, shrunk))
-
-        def move(y, u, x):
-            dtype = jnp.promote_types(u.dtype, x.dtype)
-            return (y - x.astype(y.dtype)).astype(dtype)
-
-        rows = zip(landed, updates, leaves.leaves, strict=True)
-        moves = treedef.unflatten([move(*row) for row in rows])
-        return moves, _report(state, (*after, *vectors[1:]))
-
-    return Guarded(init, update, take)
+    return Guarded(init=init, update=update, take=take)
 
 
-def _pulled(y, z, form, bound, radius):
-    """As far from y to its proximal point z as the radius allows, and a bound there.
-
-    ‖E(y + sΔ)‖ ≤ b + 2s√(1 + b)·δ + s²δ², where ‖E(y)‖ ≤ b and δ is the norm of Δ.
-    """
-    d = z - y
-    delta = jnp.sqrt(form.length(d, form.apply(d)))
-    along, room = jnp.sqrt(1 + bound) * delta, radius - bound
-    s = room / (along + jnp.sqrt(along**2 + delta**2 * room))
-    share = jnp.minimum(s, 1)
-    reached = bound + 2 * share * along + (share * delta) ** 2
-    return jnp.where(each(s >= 1), z, y + each(s) * d), reached
+def _stored(group, updates):
+    """The dtypes in which a group is stored; the coarsest, where updates differ."""
+    dtypes = [jnp.promote_types(updates[i].dtype, group.dtype) for i in group.members]
+    return Stored(group.dtype, min(dtypes, key=lambda d: jnp.finfo(d).bits))
 
 
-def _report(state, vectors):
-    bound, t, formed = vectors
+def _leaves_of(groups, moves, updates):
+    """The moves as leaves, with the precision to reach what they lead to."""
+    dtypes = {i: group.dtype for group in groups for i in group.members}
+    rows = enumerate(zip(scattered(groups, moves), updates, strict=True))
+    return [m.astype(jnp.promote_types(u.dtype, dtypes[i])) for i, (m, u) in rows]
+
+
+def _done(groups, guards):
+    """Of each leaf the largest bound, the least fraction, and whether any was long."""
+    rows = list(zip(groups, guards, strict=True))
+    return (
+        per_leaf(groups, [g.largest(guard.bound) for g, guard in rows]),
+        per_leaf(groups, [-g.largest(-guard.fraction) for g, guard in rows]),
+        per_leaf(groups, [g.largest(guard.long.astype(int)) for g, guard in rows]),
+    )
+
+
+def _report(state, bound, fraction, long):
     return GuardState(
-        jnp.asarray(optax.safe_increment(state.step)),
-        bound.astype(state.bound.dtype),
-        t.astype(state.t.dtype),
-        state.capped + (t < 1),
-        state.formed + formed.astype(state.formed.dtype),
+        num_updates=jnp.asarray(optax.safe_increment(state.num_updates)),
+        bound=bound.astype(state.bound.dtype),
+        step_fraction=fraction.astype(state.step_fraction.dtype),
+        num_shortened=state.num_shortened + (fraction < 1),
+        num_long=state.num_long + long.astype(state.num_long.dtype),
     )

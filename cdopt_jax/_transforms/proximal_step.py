@@ -96,8 +96,8 @@ def proximal_step(
         given = leaves.beside(who, updates)
         eta = at(learning_rate, state.step)
 
-        def forward(group, _, u):
-            x, form = group.x, group.form._asdict()
+        def forward(group, u):
+            x, form = group.x, group.form.arguments
             along = stiefel.vjp(x, u, **form) if tangential else u
             return (stiefel.dissolve(x, **form) - jnp.asarray(eta, x.dtype) * along,)
 

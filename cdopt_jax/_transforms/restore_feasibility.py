@@ -54,9 +54,9 @@ def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraA
         del extra_args
         leaves = survey(who, mask, params)
 
-        def from_a(group, _, u):
+        def from_a(group, u):
             x = group.x
-            return (u + (stiefel.dissolve(x, **group.form._asdict()) - x),)
+            return (u + (stiefel.dissolve(x, **group.form.arguments) - x),)
 
         given = leaves.beside(who, updates)
         updates, _ = leaves.update(from_a, given, lands=True)

@@ -1,0 +1,96 @@
+"""The nearest point of the manifold, z·G^(−1/2) with G = zᵀBz, from G alone.
+
+q(w) = 1 − w/2 + 3w²/8 − 5w³/16 + 35w⁴/128 is the Taylor polynomial of (1 + w)^(−1/2).
+With F = G/c − I for a number c, the residual of z·q(F)/√c is e(F), where
+
+    e(w) = (1 + w)q(w)² − 1.
+
+The coefficients of e below w⁵ are zero and the absolute values of the others add up to
+one, so ‖e(F)‖ ≤ ρ⁵ where ‖F‖ ≤ ρ ≤ 1. Of q cut to degree d = 1 or 2 it is ρ^(d+1).
+|e(w)| < |w| on (−1, 1]: applied to F, then to e(F), and so on, q brings every z of full
+rank to the manifold, if c is so large that no eigenvalue of G/c is above 2.
+"""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ._algebra import each, eye, mm, norm
+
+COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
+"""Those of q."""
+
+APPLICATIONS = 4
+"""How often `inverse_root` applies q. Each time the smallest singular values of z are
+multiplied by 2.3."""
+
+
+def series(f: Array, degree: int) -> Array:
+    """q(F) − I, cut to a degree of 1, 2 or 4, which takes 0, 1 or 2 products."""
+    _, a, b, c, d = COEFFICIENTS
+    if degree == 1:
+        return a * f
+    f2 = mm(f, f)
+    w = a * f + b * f2
+    return w if degree == 2 else w + mm(f2, c * f + d * f2)
+
+
+def mean_eigenvalue(gram: Array) -> Array:
+    """The trace over p, for each matrix."""
+    return jnp.sum(gram * eye(gram), axis=(-2, -1)) / gram.shape[-1]
+
+
+def deviation(gram: Array, scale: Array) -> Array:
+    """F = G/c − I."""
+    return gram / each(scale) - eye(gram)
+
+
+def schatten(e: Array) -> Array:
+    """The Schatten-4 norm √‖E²‖_F: a bound of ‖E‖, and at most p^(1/4) times it."""
+    e = lax.stop_gradient(e)
+    return jnp.sqrt(norm(mm(e, e)))
+
+
+def frobenius(e: Array) -> Array:
+    """‖E‖_F, as a number to decide by: a constant for derivatives."""
+    return norm(lax.stop_gradient(e))
+
+
+def inverse_root(gram: Array, close: Array) -> tuple[Array, Array, Array]:
+    """G^(−1/2), or as near to it as `APPLICATIONS` of q lead.
+
+    Args:
+        gram: G.
+        close: The residual that may be left.
+
+    Returns:
+        The factor; the residual that it leaves; and a bound of G's condition number,
+        by which it magnifies rounding errors.
+    """
+    one, mean = eye(gram), mean_eigenvalue(gram)
+    # No eigenvalue of G is above m(1 + ‖G/m − I‖).
+    half = jnp.maximum((1 + schatten(deviation(gram, mean))) / 2, 1)
+    scale = mean * half
+
+    def apply(carry):
+        k, f, w = carry
+        q = one + series(f, 4)
+        return k + 1, mm(q, mm(one + f, q)) - one, mm(w, q)
+
+    def is_far(carry):
+        k, f, _ = carry
+        return (k < APPLICATIONS) & ~jnp.all(frobenius(f) <= close**0.5)
+
+    carry = (0, deviation(gram, scale), one / each(jnp.sqrt(scale)))
+    times, f, w = loop(is_far, apply, carry, APPLICATIONS)
+    # Once more, cut to degree 1. An eigenvalue of G/c that k applications bring to one
+    # was above 5.2^(−k).
+    return w - mm(w, f) / 2, frobenius(f) ** 2, half * 5.2**times
+
+
+def loop(goes_on, body, carry, most: int):
+    """A ``while`` loop of at most ``most`` rounds, which can be differentiated."""
+
+    def once(_, carry):
+        return lax.cond(goes_on(carry), body, lambda same: same, carry)
+
+    return lax.fori_loop(0, most, once, carry)

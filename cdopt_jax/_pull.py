@@ -1,0 +1,47 @@
+"""As far towards a proximal point as the radius allows."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from ._algebra import Form, each, eye
+from ._nearest import mean_eigenvalue, schatten
+from ._rounding import Stored, rounded
+
+
+def pulled(
+    x: Array,
+    y: Array,
+    z: Array,
+    form: Form,
+    bound: Array,
+    radius: Any,
+    stored: Stored,
+) -> tuple[Array, Array]:
+    """The move from x to z, or to a point between y and z, and a bound of ‖E‖ there.
+
+    With d = z − y, E(y + sd) = (1 − s)E(y) + sE(z) − s(1 − s)dᵀBd, so that its norm is
+    at most (1 − s)‖E(y)‖ + s(‖E(z)‖ + ‖d‖²).
+
+    Args:
+        x: The matrices.
+        y: Where the step has led them.
+        z: The proximal point of y.
+        form: The form in which they are orthonormal.
+        bound: That of ‖E(y)‖.
+        radius: The bound to keep.
+        stored: The dtypes in which the result is stored; E(z) is measured so.
+    """
+    d = z - y
+    there = rounded(x, z - x, stored)
+    e = form.residual(there, form.apply(there))
+    # The proximal map of a norm shrinks all columns alike, so that E is nearly a
+    # multiple of I, whose Schatten norm is much above the spectral one.
+    mean = mean_eigenvalue(e)
+    end = jnp.minimum(schatten(e), jnp.abs(mean) + schatten(e - each(mean) * eye(e)))
+    slope = end + form.length(d, form.apply(d))
+    s = jnp.where(end <= radius, 1, jnp.clip((radius - bound) / slope, 0, 1))
+    move = jnp.where(each(s >= 1), z - x, y + each(s) * d - x)
+    rounding = 16 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5
+    return move, jnp.where(s >= 1, end, bound + s * slope) + rounding

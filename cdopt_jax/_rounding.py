@@ -1,0 +1,46 @@
+"""What is left of orthonormality when a point is stored."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ._algebra import Form
+
+
+class Stored(NamedTuple):
+    """The dtypes to which the result of a step is rounded.
+
+    Attributes:
+        leaf: That of the parameters.
+        update: That of the update, which is added to them.
+    """
+
+    leaf: Any
+    update: Any
+
+    @property
+    def half(self) -> bool:
+        """Whether the parameters have half precision."""
+        return jnp.finfo(self.leaf).bits < 32
+
+
+def rounded(x: Array, move: Array, stored: Stored) -> Array:
+    """The point x + move as it will be stored."""
+
+    def to(v, dtype):
+        # Not astype twice, which XLA may leave out.
+        kind = jnp.finfo(dtype)
+        return lax.reduce_precision(v, kind.nexp, kind.nmant)
+
+    return to(x + to(move, stored.update), stored.leaf)
+
+
+def storing_error(x: Array, move: Array, y: Array, form: Form, stored: Stored) -> Array:
+    """What storing x + move in place of y adds to the residual of y.
+
+    ‖E(y + d)‖ ≤ ‖E(y)‖ + 2‖y‖δ + δ², where δ is the norm of d and ‖y‖ ≤ 1.1.
+    """
+    d = lax.stop_gradient(rounded(x, move, stored) - y)
+    delta = jnp.sqrt(form.length(d, form.apply(d)))
+    return 2.2 * delta + delta**2

@@ -1,0 +1,133 @@
+"""The invariant: inside the radius before a step, inside after it, for every update."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import cdopt_jax as cdx
+from tests.oracles import metric_of, near, normal, polar, spectral, symmetric, transpose
+
+RADII = (1e-8, 1e-6, 1e-3, 0.5, 0.99, 1 - 1e-6)
+
+
+def low_rank(shape, size):
+    a, b = normal((*shape[:-1], 1), 3), normal((*shape[:-2], 1, shape[-1]), 4)
+    return size * a @ b
+
+
+# Updates from a point x and a random matrix z of its shape.
+UPDATES = {
+    "minus x": lambda x, _: -x,
+    "minus 2x": lambda x, _: -2 * x,
+    "nearly minus x": lambda x, z: 1e-7 * z - x,
+    "normal": lambda x, z: x @ symmetric(transpose(x) @ z),
+    "normal, inward": lambda x, z: -1e3 * x @ (transpose(x) @ z @ transpose(z) @ x),
+    "low rank": lambda x, _: low_rank(x.shape, 1.0),
+    "low rank, huge": lambda x, _: low_rank(x.shape, 1e6),
+    "low rank, from minus x": lambda x, _: low_rank(x.shape, 1.0) - x,
+    "a zero column": lambda x, z: (0.1 * z).at[..., 0].set(-x[..., 0]),
+    "nothing": lambda _, z: 0 * z,
+    "tiny": lambda _, z: 1e-6 * z,
+    "small": lambda _, z: 1e-2 * z,
+    "medium": lambda _, z: z,
+    "large": lambda _, z: 1e8 * z,
+    "square overflows": lambda _, z: 1e30 * z,
+    "one entry": lambda _, z: (0 * z).at[..., 0, 0].set(1e12),
+}
+
+SHAPES = ((1, 1), (7, 1), (6, 6), (20, 4), (5, 8, 3))
+DTYPES = ("float32", "float64", "bfloat16")
+METRICS = ("none", "array", "callable")
+# Every pair of shape, dtype and metric occurs; the rest are slow.
+SQUARE = {(s, d, (s + d) % 3) for s in range(5) for d in range(3)}
+QUICK = SQUARE - {(0, 0, 0), (0, 2, 2), (1, 1, 2), (3, 0, 0), (4, 2, 0), (1, 2, 0)}
+each_setting = pytest.mark.parametrize(
+    ("shape", "dtype", "kind"),
+    [
+        pytest.param(
+            SHAPES[s],
+            DTYPES[d],
+            METRICS[m],
+            id=f"{SHAPES[s]}-{DTYPES[d]}-{METRICS[m]}",
+            marks=() if (s, d, m) in QUICK else pytest.mark.slow,
+        )
+        for s in range(5)
+        for d in range(3)
+        for m in range(3)
+    ],
+)
+
+
+def starts(shape, radius, b):
+    """A point of the manifold, and one near the edge of the radius."""
+    x = polar(normal(shape, 0), b)
+    yield x
+    p = shape[-1]
+    values, v = np.linalg.eigh(symmetric(np.asarray(normal((p, p), 1))))
+    edge = np.sqrt(1 + 0.9 * radius * values / np.abs(values).max())
+    yield x @ (v * edge) @ v.T
+
+
+@each_setting
+def test_no_finite_update_leaves_the_radius(shape, dtype, kind):
+    wide = "float32" if dtype == "bfloat16" else dtype
+    B, b = metric_of(kind, shape[-2], wide)
+    b = None if kind == "none" else b
+
+    @jax.jit
+    def step(x, u, radius):
+        tx = cdx.keep_feasible(cdx.Stiefel(rows=-2, columns=-1, B=B), radius=radius)
+        updates, state = tx.update(u, tx.init(x), x)
+        return optax.apply_updates(x, updates), state
+
+    # What rounding may add: of the arithmetic, and of the point where it is stored.
+    eps, p = float(jnp.finfo(wide).eps), shape[-1]
+    slack = 16 * eps * p**0.5 + (0.02 * p**0.5 if dtype == "bfloat16" else 0)
+    failed = []
+    for radius in RADII if dtype == "float64" else RADII[1:]:
+        for k, start in enumerate(starts(shape, radius, b)):
+            x = jnp.asarray(start, dtype)
+            for seed, (name, update) in enumerate(UPDATES.items()):
+                u = update(x.astype(wide), normal(shape, seed, wide)).astype(dtype)
+                y, state = step(x, u, radius)
+                after, bound = spectral(y, b), float(state.bound[0])
+                kept = after <= max(radius, spectral(x, b)) + slack
+                # The sums in float64 here are rounded too.
+                told = after <= bound * (1 + 1e-6) + 1e-15
+                if not (kept and told and 0 <= state.step_fraction[0] <= 1):
+                    failed.append((radius, k, name, after, bound))
+    assert not failed
+
+
+def test_the_radius_may_be_above_99_percent_with_a_thousand_columns():
+    n, p, radius = 1040, 1030, 0.99
+    x = near(n, p, 0, 0.985, "shrunk").astype("float32")
+    tx = cdx.keep_feasible(radius=radius)
+    step = jax.jit(tx.update)
+    state = tx.init(x)
+    for size in (1e-3, 1.0):
+        updates, state = step(size * normal((n, p), 1, "float32"), state, x)
+        x = jnp.asarray(optax.apply_updates(x, updates))
+        assert spectral(x) <= state.bound[0] <= radius
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_on_eight_devices_stay_in_the_radius_with_updates_of_a_thousand(seed):
+    rows = NamedSharding(jax.make_mesh((8,), ("m",)), P("m", None))
+    tx = cdx.keep_feasible()
+    update = jax.jit(tx.update)
+    rng = np.random.default_rng(seed)
+    unit = cdx.stiefel.random(jax.random.key(0), (64, 1), jnp.float32)
+    for _ in range(50):
+        # The whole update is along x, and nearly all of it has to cancel.
+        c = rng.uniform(1e3, 6e3) * rng.choice([-1, 1])
+        x = unit * np.float32(np.sqrt(1 + rng.uniform(-0.45, 0.45) / c))
+        x = jax.device_put(x, rows)
+        u, state = update(np.float32(c) * x, tx.init(x), x)
+        y: Any = optax.apply_updates(x, u)
+        assert spectral(y) <= state.bound[0] <= 1e-4

@@ -1,0 +1,85 @@
+"""How much a step computes, counted in the compiled program.
+
+The rare branches are those with a loop. All others are what a short step may run.
+"""
+
+import functools
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+import pytest
+
+import cdopt_jax as cdx
+from tests.oracles import compiled_text
+from tests.programs import Program
+
+# Of each, the products of n×p×p in a step. The gradient is given, so none is its own.
+STEPS: dict[str, tuple[Any, int]] = {
+    "keep_feasible": (cdx.keep_feasible(), 2),
+    "constrain": (cdx.constrain(optax.sgd(0.1)), 4),
+    "constrain-adam": (cdx.constrain(optax.adam(0.1)), 4),
+}
+each_step = pytest.mark.parametrize("name", STEPS)
+# Of different shapes, some of them tall, and one with a choice of degrees.
+SIXTEEN = ((130, 128), *((8 + i if i % 4 else 70 + i, 4 + i % 3) for i in range(15)))
+
+
+@functools.cache
+def text(name: str, shapes: tuple[tuple[int, ...], ...], spec: Any = None) -> str:
+    tx = STEPS[name][0] if spec is None else cdx.keep_feasible(spec)
+    x = {str(i): jnp.zeros(shape, jnp.float32) for i, shape in enumerate(shapes)}
+    return compiled_text(tx.update, x, tx.init(x), x)
+
+
+@each_step
+def test_a_short_step_forms_its_products_and_those_of_p_by_p_by_its_size(name):
+    n, p = 192, 128
+    ways = Program(text(name, ((n, p),))).ways()
+    tall = STEPS[name][1]
+    assert [way[n * p * p] for way in ways] == [tall] * 3
+    assert sorted(way[p**3] for way in ways) == [0, 1, 2]
+    assert all(len(list(products(way))) <= tall + 2 for way in ways)
+
+
+def products(way):
+    return (work for work in way.elements() if isinstance(work, int))
+
+
+@each_step
+@pytest.mark.parametrize("shape", [(640, 32), (96, 32)], ids=["tall", "small"])
+def test_of_others_there_is_one_way_with_two_products_of_p_by_p(shape, name):
+    n, p = shape
+    (way,) = Program(text(name, (shape,))).ways()
+    assert way[n * p * p] == STEPS[name][1]
+    assert way[p**3] == 2
+
+
+def test_of_a_stack_the_products_are_as_many():
+    k, n, p = 5, 24, 8
+    spec = cdx.Stiefel(rows=-2, columns=-1)
+    (way,) = Program(text("keep_feasible", ((k, n, p),), spec)).ways()
+    assert way[k * n * p * p] == 2
+    assert way[k * p**3] == 2
+
+
+@pytest.mark.parametrize(("name", "most"), [("keep_feasible", 1), ("constrain", 2)])
+def test_a_short_step_of_sixteen_shapes_decides_once_and_never_loops(name, most):
+    program = Program(text(name, SIXTEEN))
+    # Had a usual branch a loop, there would be fewer ways.
+    ways = program.ways()
+    assert len(ways) == 3
+    assert all(1 <= way["conditional"] <= most for way in ways)
+    assert program.loops(program.entry) > 0
+
+
+@pytest.mark.parametrize("name", ["keep_feasible", "constrain"])
+def test_another_shape_adds_a_bounded_number_of_kernels(name):
+    """What takes time to compile, counted: it is some 6 ms for each on CPU."""
+
+    def kernels(shapes):
+        return len(re.findall(r" (?:fusion|dot|reduce)\(", text(name, shapes)))
+
+    added = (kernels(SIXTEEN) - kernels(SIXTEEN[-1:])) / 15
+    assert added <= 250
