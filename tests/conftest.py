@@ -17,6 +17,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 # The longest tests, and variants of tests whose shorter ones run by default: `-m slow`.
 LONG = (
+    "test_bounds.py::test_the_report_is_found_by_name_and_keeps_its_structure",
     "test_constrain.py::test_lbfgs_searches_along_the_manifold",
     "test_constrain.py::test_with_a_beta_a_line_search_sees_the_dissolving_function[",
     "test_flax.py::test_linen_and_nnx_take_the_same_steps_from_the_same_values[prox]",
@@ -25,12 +26,6 @@ LONG = (
     "test_groups.py::test_a_leaf_steps_as_it_does_alone[constrain-prox]",
     "test_groups.py::test_a_leaf_steps_as_it_does_alone[keep_feasible]",
     "test_groups.py::test_groups_are_mapped_over_as_single_leaves_are[",
-    "test_guard.py::test_a_long_step_is_shortened_and_brought_back_to_its_polar_fac"
-    "tor[0.7]",
-    "test_guard.py::test_no_finite_update_leaves_the_radius[(20, 4)-float32-callable",
-    "test_guard.py::test_no_finite_update_leaves_the_radius[(5, 8, 3)-float32-array",
-    "test_guard.py::test_the_bound_holds_behind_a_proximal_map[0.01]",
-    "test_guard.py::test_the_report_is_found_by_name_and_keeps_its_structure",
     "test_layers.py::test_a_layer_is_read_as_its_matrices[recurrent, Linen]",
     "test_layers.py::test_a_step_keeps_a_layer_on_the_manifold_and_others_where_the"
     "y_were[recurrent, NNX GRU]",
@@ -89,8 +84,6 @@ LONG = (
     "test_sweep.py::test_no_optimiser_rate_or_noise_drives_the_guarded_step_out[(3,"
     " 8, 4)-stiefel]",
     "test_sweep.py::test_nor_does_one_that_searches_or_has_two_copies[lbfgs]",
-    "test_traffic.py::test_an_optimiser_between_gradient_and_step_makes_it_two_roun"
-    "ds[wide-",
     "test_wrappers.py::test_a_wrapper_trains_to_the_optimum_on_the_manifold[lbfgs]",
     "test_wrappers.py::test_a_wrapper_trains_to_the_optimum_on_the_manifold[schedul"
     "e_free]",

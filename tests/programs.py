@@ -38,7 +38,7 @@ class Program:
         called = [*self._called(name), *branches]
         return self._loops(name) + sum(map(self.loops, called))
 
-    def ways(self, name: str | None = None) -> list[Counter[Any]]:
+    def ways(self, name: str = "") -> list[Counter[Any]]:
         """What is run, once for each choice of branches in which there is no loop.
 
         Products are counted by their multiplications, what moves between devices by its
@@ -51,7 +51,7 @@ class Program:
             for branches in self.branches(name)
         ]
         choices += [self.ways(other) for other in self._called(name)]
-        here = Counter(products_in(self.text[name]))
+        here: Counter[Any] = Counter(products_in(self.text[name]))
         here["conditional"] = len(self.branches(name))
         here.update(self.moves(name))
         return [sum(chosen, here) for chosen in itertools.product(*choices)]

@@ -36,7 +36,7 @@ def reported(x, kind="none", sizes=SIZES, weights=()):
     for seed, size in enumerate(sizes):
         u = (size * normal(x.shape, seed)).astype(x.dtype)
         updates, state = update(u, state, x)
-        x = optax.apply_updates(x, updates)
+        x = jnp.asarray(optax.apply_updates(x, updates))
         left.append(spectral(x, None if kind == "none" else B))
         bounds.append(float(optax.tree.get(state, "bound")[0]))
     np.testing.assert_array_less(left, bounds)

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from tests.oracles import normal, polar, spd
+from tests.oracles import normal, polar, spd, spectral
 
 N, P, STEPS = 20, 4, 400
 
@@ -96,6 +96,23 @@ def test_at_leading_eigenvectors_in_single_precision_nothing_moves(name):
         m = (vectors * values) @ vectors.T
         x = vectors[:, -5:] @ polar(normal((5, 5), seed))
         assert moved(jnp.float32(m), jnp.float32(x)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "lion"])
+def test_every_ordinary_step_in_single_precision_ends_within_4e_6(name):
+    loss, _ = pca(0)
+    tx = cdx.constrain(OPTIMISERS[name]({"momentum": 0.3}.get(name, 0.01)))
+
+    def step(carry, _):
+        x, state = carry
+        updates, state = tx.update(jax.grad(loss)(x), state, x)
+        x = optax.apply_updates(x, updates)
+        return (x, state), x
+
+    x = cdx.stiefel.random(jax.random.key(0), (N, P), jnp.float32)
+    (_, state), points = jax.lax.scan(step, (x, tx.init(x)), length=100)
+    assert spectral(points) <= 4e-6
+    assert optax.tree.get(state, "num_shortened") == 0
 
 
 @pytest.mark.parametrize("factor", [10, 100])

@@ -17,8 +17,7 @@ _compiled: list[str] = []
 B = jnp.asarray(spd(12))
 
 
-def _listen(event, duration, **_):
-    del duration
+def _listen(event: str, *_: Any, **__: Any) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
         _compiled.append(event)
 
@@ -44,6 +43,9 @@ LOOPS: dict[str, Any] = {
     "constrain": cdx.constrain(optax.adam(0.01)),
     "constrain, regularizer": l1(),
     "constrain, beta": cdx.constrain(optax.sgd(0.01), beta="auto"),
+    "dissolve_gradients": cdx.dissolve_gradients("auto"),
+    "restore_feasibility": cdx.restore_feasibility(),
+    "proximal_step": cdx.proximal_step(0.1, cdx.prox.l1(0.01), tangential=True),
     "metric": cdx.constrain(optax.adam(0.01), cdx.Stiefel(B=B)),
     "callable metric": cdx.constrain(optax.adam(0.01), cdx.Stiefel(B=lambda v: B @ v)),
 }

@@ -21,7 +21,7 @@ STARTS = {"identity": jnp.eye(*SHAPE), "random": jnp.asarray(polar(normal(SHAPE,
 def after(u: Any, x: Any, mask: Any = None) -> Any:
     tx = cdx.keep_feasible(mask)
     updates, _ = tx.update(u, tx.init(x), x)
-    return jnp.sum(WEIGHTS * jnp.sin(optax.apply_updates(x, updates)))
+    return jnp.sum(WEIGHTS * jnp.sin(x + updates))
 
 
 @jax.jit

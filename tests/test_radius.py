@@ -87,7 +87,7 @@ def test_no_finite_update_leaves_the_radius(shape, dtype, kind):
 
     # What rounding may add: of the arithmetic, and of the point where it is stored.
     eps, p = float(jnp.finfo(wide).eps), shape[-1]
-    slack = 16 * eps * p**0.5 + (0.02 * p**0.5 if dtype == "bfloat16" else 0)
+    slack = 64 * eps * p**0.5 + (0.02 * p**0.5 if dtype == "bfloat16" else 0)
     failed = []
     for radius in RADII if dtype == "float64" else RADII[1:]:
         for k, start in enumerate(starts(shape, radius, b)):
@@ -100,8 +100,24 @@ def test_no_finite_update_leaves_the_radius(shape, dtype, kind):
                 # The sums in float64 here are rounded too.
                 told = after <= bound * (1 + 1e-6) + 1e-15
                 if not (kept and told and 0 <= state.step_fraction[0] <= 1):
-                    failed.append((radius, k, name, after, bound))
-    assert not failed
+                    failed.append((name, radius, k, after, bound))
+    assert not failed, sorted({name for name, *_ in failed})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_low_rank_updates_of_every_size_stay_in_a_small_radius(dtype):
+    """Somewhere between long steps and singular points lies every condition number."""
+    tx = cdx.keep_feasible(radius=0.02)
+    update = jax.jit(tx.update)
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        x = jnp.asarray(polar(rng.standard_normal((20, 4))), dtype)
+        rank = rng.integers(1, 4)
+        a, b = rng.standard_normal((20, rank)), rng.standard_normal((rank, 4))
+        u = jnp.asarray(10 ** rng.uniform(1, 8) * a @ b, dtype)
+        updates, state = update(u, tx.init(x), x)
+        y: Any = optax.apply_updates(x, updates)
+        assert spectral(y) <= state.bound[0] <= 0.02, seed
 
 
 def test_the_radius_may_be_above_99_percent_with_a_thousand_columns():

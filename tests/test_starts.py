@@ -57,7 +57,7 @@ def three_updates(x, name, *, compiled):
     for seed in range(3):
         grads = (0.01 * normal(x.shape, seed)).astype(x.dtype)
         u, state = (jitted if compiled else update)(grads, state, x)
-        x = optax.apply_updates(x, u)
+        x = jnp.asarray(optax.apply_updates(x, u))
         matrices = x[..., None] if name == "rows" else x
         told.append((spectral(matrices, b), float(state.guard.bound[0])))
     return x, told

@@ -32,12 +32,10 @@ def proposes(update):
     """An optimiser that proposes rate·update(x, g)."""
 
     def of(rate):
-        def apply(updates, state, params=None):
-            return jax.tree.map(
-                lambda g, x: rate * update(x, g), updates, params
-            ), state
+        def proposal(updates, params):
+            return jax.tree.map(lambda g, x: rate * update(x, g), updates, params)
 
-        return optax.GradientTransformation(lambda _: (), apply)
+        return optax.stateless(proposal)
 
     return of
 
