@@ -70,7 +70,7 @@ def table(records: list[dict[str, Any]]) -> str:
     lines = [
         f"`constrain` for {STEPS:,} steps of a cosine decay, in float32, from the rate "
         f"that is first to meet a gap of {GAP:g} (× 1) up to 100 times that rate.\n",
-        "| problem | optimiser | rate | × | gap | ‖XᵀX − I‖_F | shortened | long steps |",
+        "| problem | optimiser | rate | × | gap | ‖XᵀX − I‖_F | shortened | long |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [

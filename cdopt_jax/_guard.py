@@ -14,8 +14,8 @@ norm and r < 1 the radius. `_nearest` has the polynomial q and its properties.
    place, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. σ_min(x) is at
    least √(1 − r), so x + tu has full rank. If ‖E‖ > r, the place of z is taken by x
    alone, to which a small matrix of full rank is added.
-5. What items 3 and 4 lead to is measured as it will be stored. If its residual is above
-   r and ‖E‖ ≤ r, then x stays where it is.
+5. What items 3 and 4 lead to is measured as it will be stored. If it comes of item 4,
+   its residual is above r and ‖E‖ ≤ r, then x stays where it is.
 
 So ‖E‖ ≤ r before a step implies the same after it, for every u. After a short step the
 residual is at most 2e-6, up to rounding.
@@ -138,6 +138,8 @@ def guarded_steps(
     Returns:
         For each group, the move and what was done.
     """
+    if not xs:
+        return []
     close = radius if free else jnp.minimum(CLOSE, radius / 4)
     rows = zip(xs, us, forms, strict=True)
     proposals = [_propose(*row, free=free) for row in rows]
@@ -173,22 +175,18 @@ def guarded_steps(
 
 
 def _propose(x, u, form, *, free):
-    p, eps = x.shape[-1], jnp.finfo(x.dtype).eps
+    p = x.shape[-1]
     bx = form.apply(x)
     normal = form.length(u, bx) / p
     z = x + (u if free else u - each(normal - normal * jnp.clip(normal, 0, 1)) * x)
     bz = form.apply(z)
     gram = form.inner(z, bz)
-    rounding = 16 * eps * p**0.5
-    if form.B is not None:
-        # B is symmetric: what is not symmetric here is the rounding of Bz.
-        twist = norm(gram - gram.mT) + jnp.abs(form.length(z, bx) - form.length(x, bz))
-        sizes = form.length(z, z) * form.length(bz, bz)
-        rounding = lax.stop_gradient(16 * eps * jnp.sqrt(sizes / p) + 4 * twist)
-        gram = phi(gram)
+    twist = form.length(z, bx) - form.length(x, bz) if form.B is not None else 0.0
+    rounding = _rounding(z, bz, gram, form, twist)
+    gram = gram if form.B is None else phi(gram)
     mean = jnp.ones_like(normal) if free else mean_eigenvalue(gram)
     f = deviation(gram, mean)
-    size = frobenius(f) if _tiered(x) and not free else schatten(f)
+    size = schatten(f) if free else frobenius(f)
     # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
     tame = (jnp.abs(normal) <= 4) & (jnp.abs(mean - 1) <= 0.75) & (size < jnp.inf)
     return _Proposal(
@@ -200,6 +198,17 @@ def _propose(x, u, form, *, free):
         size=jnp.where(tame, size, jnp.inf),
         rounding=rounding,
     )
+
+
+def _rounding(z, bz, gram, form, twist):
+    """What rounding may add to a residual that is found from zᵀBz."""
+    p, eps = z.shape[-1], jnp.finfo(z.dtype).eps
+    if form.B is None:
+        return 16 * eps * p**0.5
+    # B is symmetric: what is not symmetric here is the rounding of Bz.
+    error = norm(gram - gram.mT) + jnp.abs(twist)
+    sizes = jnp.sqrt(form.length(z, z)) * jnp.sqrt(form.length(bz, bz) / p)
+    return lax.stop_gradient(16 * eps * sizes + 4 * error)
 
 
 def _short(q, degree):
@@ -228,11 +237,13 @@ def _long(q, close, radius, stored):
         point = settled(q.x, q.z, q.gram, q.form, close, radius)
         y, left, fraction, before = point
         move = y - q.x
+        by = q.form.apply(y)
+        rounding = _rounding(y, by, q.form.inner(y, by), q.form, 0.0)
         after = left + storing_error(q.x, move, y, q.form, stored)
         stays = (before <= radius) & ~(after <= radius)
         return (
             jnp.where(each(stays), 0, move),
-            jnp.where(stays, before, after) + q.rounding,
+            jnp.where(stays, before, after) + rounding,
             jnp.where(stays, 0, fraction),
         )
 

@@ -71,7 +71,7 @@ def test_the_optimum_is_approached_where_the_constraint_is_only_sampled(name):
     rate = optax.cosine_decay_schedule(0.03, STEPS)
     x, metric = running(instance, optax.adam(rate))
     (off,) = cdx.feasibility(x, cdx.Stiefel(B=metric)).values()
-    assert off < 1e-8
+    assert off < 1e-7
     # In the metric itself it is as near as the mean of the samples is.
     (off,) = cdx.feasibility(x, instance.mask).values()
     assert off < 0.05

@@ -97,7 +97,6 @@ def test_so_is_a_row_of_padding_among_unit_vectors(row, compiled):
 LAYOUTS = {
     "rows": ((64, 16), P("b", None)),
     "columns": ((64, 16), P(None, "b")),
-    "columns of rows that do not divide": ((62, 16), P(None, "b")),
     "rows and columns": ((64, 16), P("a", "b")),
 }
 SLOW = {("rows", "explicit"), ("columns", "shard_map")}

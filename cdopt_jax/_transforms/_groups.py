@@ -7,8 +7,10 @@ every few of them; as one stack, they are a program of the size of one.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -139,6 +141,13 @@ def _unstack(stack, readings):
     count = len(readings)
     if count == 1:
         return [stack if _single(readings) else stack[0]]
+    return _split(stack, count)
+
+
+@partial(jax.jit, static_argnums=1)
+def _split(stack, count):
+    # Compiled as a whole: outside of a program, the branches would be compiled at each
+    # call.
     return lax.platform_dependent(
         stack,
         cpu=lambda stack: _by_index(stack, count),

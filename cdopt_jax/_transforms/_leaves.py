@@ -170,6 +170,8 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(grouped(list(zip(leaves, read, strict=True))), *arguments)
 
     def call(leaves: Leaves, *arguments: Any) -> Any:
+        if not leaves.chosen:
+            return fn([], *arguments)
         points, readings = zip(*leaves.chosen, strict=True)
         given = [None if callable(r.B) else r.B for r in readings]
         if any(isinstance(a, Tracer) for a in jax.tree.leaves((points, arguments))):

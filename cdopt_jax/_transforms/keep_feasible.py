@@ -46,12 +46,11 @@ def keep_feasible(
 
     Put last in a chain. Whatever update u the optimiser proposes, the constrained leaf
     moves to the point of the manifold nearest to x + u, up to a residual of 2e-6 and
-    rounding. That takes two products of n×p×p. Where x + u is nearly singular, the leaf
-    moves along the tangential part of u instead, by a fraction of it if it is long. If
-    ‖xᵀBx − I‖₂ ≤ radius before, then after too, for every finite update. An update that
-    is not finite is not made. A leaf may start anywhere, even at zero: the first update
-    brings it to the manifold, or, where rounding of a large x prevents that, the first
-    few. There is no penalty and no β.
+    rounding. That takes two products of n×p×p. Where x + u is nearly singular, a
+    fraction of u is taken. If ‖xᵀBx − I‖₂ ≤ radius before, then after too, for every
+    finite update. An update that is not finite is not made. A leaf may start anywhere,
+    even at zero: the first update brings it to the manifold, or, where rounding of a
+    large x prevents that, the first few. There is no penalty and no β.
 
     What the optimiser gets should have gone through the derivative of A before, or
     an elementwise one will stop where it should not: `constrain` sees to both.
@@ -118,7 +117,7 @@ def guarded(
         leaves = len(begin(who, mask, params))
         return GuardState(
             num_updates=jnp.zeros([], jnp.int32),
-            bound=jnp.full(leaves, jnp.inf),
+            bound=jnp.full(leaves, jnp.inf, float),
             step_fraction=jnp.ones(leaves),
             num_shortened=jnp.zeros(leaves, jnp.int32),
             num_long=jnp.zeros(leaves, jnp.int32),
@@ -170,7 +169,7 @@ def guarded(
         xs, forms = [g.x for g in groups], [g.form for g in groups]
         us = [g.gather(updates) for g in groups]
         results = guarded_steps(xs, us, forms, radius, stored, free=free)
-        return zip(*results, strict=True)
+        return [move for move, _ in results], [guard for _, guard in results]
 
     def take(leaves, updates, state):
         given = leaves.constrained(updates)
