@@ -208,8 +208,8 @@ def products_in(computation: str) -> list[int]:
 def compiled_text(f: Callable[..., Any], *args: Any) -> str:
     """The program that XLA compiles."""
     # In haste: machine code is not looked at.
-    options = {"xla_backend_optimization_level": "0"}
-    text = jax.jit(f).lower(*args).compile(options).as_text() or ""
+    program = jax.jit(f).lower(*args).compile({"xla_backend_optimization_level": "0"})
+    text = program.as_text() or ""
     assert not re.search(r"= \S+ (custom-call|convolution)\(", text)
     return text
 
