@@ -218,6 +218,25 @@ def test_an_update_whose_square_overflows_leaves_a_point_of_the_manifold(dtype, 
     assert 0 <= state.step_fraction[0] <= 1
 
 
+def test_where_a_shortened_step_would_be_rounded_out_of_the_radius_the_point_stays():
+    """Item 5: bfloat16 has hardly a point but the start inside this radius."""
+    x, other = jnp.eye(12, 4), jnp.eye(12, 4, -4)
+    u = (x + 0.5 * other) * jnp.array([0.0, 2, 1, 1]) - x
+    x, u = cast("bfloat16", x, u)
+    y, state = taken(x, u, radius=1e-4, dtype="float32")
+    np.testing.assert_array_equal(y, x)
+    assert state.step_fraction[0] == 0
+    assert state.bound[0] <= 1e-4
+
+
+@pytest.mark.parametrize("size", [1e-2, 1.0], ids=["short", "long"])
+def test_where_a_whole_step_is_rounded_out_of_the_radius_the_bound_says_so(size):
+    x = jnp.eye(12, 4, dtype=jnp.bfloat16)
+    u = (size * normal(x.shape, 1)).astype(x.dtype)
+    y, state = taken(x, u, radius=1e-4, dtype="float32")
+    assert 1e-4 < spectral(y) <= state.bound[0]
+
+
 @pytest.mark.parametrize("scale", [-1.0, -2.0, -0.999, 1.0, 1e6])
 def test_a_multiple_of_the_point_is_no_step(scale):
     """The mean normal part: what points inward is left out, what points outward ends
