@@ -36,12 +36,15 @@ class Form(NamedTuple):
         across: The mapped axes that split the batch, inside ``shard_map``.
         stacked: Whether matrices come with one more axis in front than a callable B
             expects.
+        indicator: Makes matrices of ones, with zeros in the rows that were added to
+            make their number divisible among devices; None where there are none.
     """
 
     B: Any = None
     axis_name: Any = None
     across: tuple[str, ...] = ()
     stacked: bool = False
+    indicator: Callable[[], Array] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -82,10 +82,17 @@ def _replacement(x, u, form, radius):
 
 
 def _full_rank(x, form):
-    """Columns of a discrete cosine transform (DCT-IV), which are orthogonal."""
+    """Columns of a discrete cosine transform (DCT-IV), which are orthogonal.
+
+    Without the rows that are padding they still have full rank, since cos((k + ½)θ) for
+    k < p are a Chebyshev system on (0, π).
+    """
     n, p = x.shape[-2:]
     first = 0 if form.axis_name is None else n * lax.axis_index(form.axis_name)
     whole = n if form.axis_name is None else lax.psum(n, form.axis_name)
     row = (first + jnp.arange(n)).astype(x.dtype) + 0.5
     column = jnp.arange(p).astype(x.dtype) + 0.5
-    return jnp.cos(row[:, None] * column * (np.pi / whole))
+    columns = jnp.cos(row[:, None] * column * (np.pi / whole))
+    if form.indicator is None:
+        return columns
+    return columns * form.indicator().astype(x.dtype)

@@ -40,6 +40,8 @@ class Layout(NamedTuple):
         pad: How many rows of zeros, which change no product, make it divisible.
         over: The mapped axes over which a device has to sum what it contracts.
         shape: The shape of the leaf in the layout of the step.
+        given: The shape of the leaf in its own layout, on a device inside
+            ``shard_map``.
     """
 
     mesh: Any
@@ -50,6 +52,7 @@ class Layout(NamedTuple):
     pad: int
     over: Names
     shape: tuple[int, ...]
+    given: tuple[int, ...]
 
     def enter(self, leaf: Array) -> Array:
         """The leaf in the layout of the step."""
@@ -134,7 +137,8 @@ def plan(
         shape = [n * parts(home[a]) if a in columns else n for a, n in sized]
         shape[host] = (shape[host] + pad) // parts(moved)
         over = held + moved
-        return Layout(mesh, manual, home, away, host, pad, over, tuple(shape))
+        given = tuple(leaf.shape)
+        return Layout(mesh, manual, home, away, host, pad, over, tuple(shape), given)
     names = held + moved
     hosts = list(rows) if movable else list(rows[:1])
     whole = [a for a in hosts if leaf.shape[a] % parts(names) == 0]
@@ -147,7 +151,8 @@ def plan(
     away[host] = home[host] + tuple(n for n in names if n not in home[host])
     pad = -leaf.shape[host] % parts(names)
     shape = tuple(n + pad if a == host else n for a, n in sized)
-    return Layout(mesh, manual, home, tuple(away), host, pad, (), shape)
+    given = tuple(leaf.shape)
+    return Layout(mesh, manual, home, tuple(away), host, pad, (), shape, given)
 
 
 def whole_shape(leaf: Any, given: PartitionSpec) -> tuple[int, ...]:

@@ -154,7 +154,13 @@ class Reading:
     def form(self) -> Form:
         """The form in which the columns of the matrices are orthonormal."""
         over = self.layout.over if self.layout else ()
-        return Form(B=self.B, axis_name=over or None, across=self.across)
+        padded = self.layout is not None and self.layout.pad > 0
+        return Form(
+            B=self.B,
+            axis_name=over or None,
+            across=self.across,
+            indicator=self._indicator if padded else None,
+        )
 
     def read(self, leaf: Array) -> Array:
         """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""
@@ -176,6 +182,10 @@ class Reading:
         x = x.transpose(tuple(np.argsort(self._order)))
         x = x if self.layout is None else self.layout.leave(x)
         return x.astype(dtype)
+
+    def _indicator(self):
+        """Ones for the entries of the leaf, zeros for those that were padded."""
+        return self.read(jnp.ones(self.layout.given))
 
     @property
     def _order(self):

@@ -97,6 +97,7 @@ def test_so_is_a_row_of_padding_among_unit_vectors(row, compiled):
 LAYOUTS = {
     "rows": ((64, 16), P("b", None)),
     "columns": ((64, 16), P(None, "b")),
+    "columns, with rows that do not divide": ((30, 16), P(None, "b")),
     "rows and columns": ((64, 16), P("a", "b")),
 }
 SLOW = {("rows", "explicit"), ("columns", "shard_map")}
