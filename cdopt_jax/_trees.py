@@ -1,6 +1,6 @@
 """The functions of `stiefel` carried over a tree of parameters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -9,14 +9,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import stiefel
-from ._algebra import widen
-from ._auto import weight
-from ._faults import projection_fault
-from ._hyperparameters import check_beta
-from ._paths import align, describe_leaf, leaf_paths
-from ._selection import Mask, select
+from ._checks import check_beta, projection_fault
+from ._errors import error, naming, public, user_code
+from ._leaves.masks import Mask
+from ._leaves.paths import describe_leaf, leaf_paths, leaves_beside
+from ._leaves.view import View
+from ._math.automatic_beta import weight
+from ._math.products import widen
 
 
+@public("dissolve")
 def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
     """The constraint dissolving map A on the constrained leaves.
 
@@ -26,10 +28,17 @@ def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
 
     Returns:
         The parameters with A(x) for each constrained leaf x; see `stiefel.dissolve`.
+
+    Examples:
+        >>> import jax.numpy as jnp, cdopt_jax as cdx
+        >>> params = {"w": 1.1 * jnp.eye(4, 2), "b": jnp.ones(2)}
+        >>> print(cdx.dissolve(params, cdx.where("w"))["w"][0, 0].round(3))
+        1.003
     """
-    return _map("dissolve", stiefel.dissolve, params, mask)
+    return _apply(stiefel.dissolve, View(params, mask))
 
 
+@public("project")
 def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
     """The nearest point of the manifold for each constrained leaf.
 
@@ -50,9 +59,14 @@ def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
         >>> cdx.feasibility(cdx.project(params))["w"] < 1e-5
         Array(True, dtype=bool)
     """
-    return _map("project", stiefel.project, params, mask)
+    view = View(params, mask)
+    for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
+        if fault := projection_fault(r.read(leaf)):
+            raise error(f"{describe_leaf(path, leaf)} and {fault}")
+    return _apply(stiefel.project, view)
 
 
+@public("feasibility")
 def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
     """How far each constrained leaf is from its manifold.
 
@@ -62,16 +76,20 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
 
     Returns:
         ‖xᵀBx − I‖_F by path, the largest one for a leaf that holds many matrices.
+
+    Examples:
+        >>> import jax.numpy as jnp, cdopt_jax as cdx
+        >>> print(cdx.feasibility({"w": 2 * jnp.eye(3, 1)})["w"])
+        3.0
     """
-    readings = select("feasibility", params, mask)
-    rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, strict=True)
-    return {
-        path: jnp.max(stiefel.feasibility(r.read(leaf), **r.form.arguments))
-        for path, leaf, r in rows
-        if r
-    }
+    view = View(params, mask)
+    distances = view.largest(
+        lambda group: stiefel.feasibility(group.x, **group.form.arguments)
+    )
+    return dict(zip(view.paths, distances, strict=True))
 
 
+@public("stationarity")
 def stationarity(
     grads: chex.ArrayTree, params: chex.ArrayTree, mask: Mask = None
 ) -> dict[str, Array]:
@@ -85,20 +103,26 @@ def stationarity(
     Returns:
         By path, the norm of the gradient of f∘A, which on the manifold is the projected
         gradient; of a leaf that is not constrained, the norm of its gradient.
+
+    Examples:
+        The gradient of a linear function is normal to the sphere at its minimiser:
+
+        >>> import jax.numpy as jnp, cdopt_jax as cdx
+        >>> g = jnp.array([[2.0], [0.0]])
+        >>> print(cdx.stationarity({"w": g}, {"w": -g / 2})["w"])
+        0.0
     """
-    readings = select("stationarity", params, mask)
-    leaves = jax.tree.leaves(params)
-    grads = align("stationarity", "grads", grads, params)
-    rows = zip(leaf_paths(params), grads, leaves, readings, strict=True)
+    view = View(params, mask)
 
-    def norm(g, x, r):
-        if r is None:
-            g = jnp.asarray(g)
-            return jnp.linalg.norm(jnp.ravel(g).astype(widen(g.dtype)))
-        d = stiefel.vjp(r.read(x), r.read(g), **r.form.arguments)
-        return jnp.sqrt(jnp.sum(r.form.length(d, d)))
+    def squares(group, g):
+        d = stiefel.vjp(group.x, g, **group.form.arguments)
+        return group.form.dot(d, d)
 
-    return {path: norm(g, x, r) for path, g, x, r in rows}
+    constrained = view.total(squares, view.select(grads, "grads"))
+    norms = iter(jnp.sqrt(constrained))
+    gradients = leaves_beside("grads", grads, params)
+    rows = zip(leaf_paths(params), gradients, view.selected, strict=True)
+    return {path: next(norms) if s else _norm(g) for path, g, s in rows}
 
 
 def objective(
@@ -137,61 +161,48 @@ def objective(
         >>> print(h(x).round(4))
         -7.0
     """
-    if not callable(f):
-        raise ValueError(f"objective: f must be a function; it is {f!r}.")
-    if callable(beta):
-        raise ValueError(
-            "objective: beta must be a number; a function of the parameters has no "
-            "step at which to evaluate a schedule."
-        )
-    auto = check_beta("objective", beta)
+    with naming("objective"):
+        if not callable(f):
+            raise error(f"f must be a function; it is {f!r}.")
+        if callable(beta):
+            raise error(
+                "beta must be a number; a function of the parameters has no step at "
+                "which to evaluate a schedule."
+            )
+        auto = check_beta(beta)
 
+    @public("objective")
     def h(params, *args, **kwargs):
-        readings = select("objective", params, mask)
-        point = dissolve(params, mask)
-        out = f(point, *args, **kwargs)
+        view = View(params, mask)
+        point = _apply(stiefel.dissolve, view)
+        with user_code():
+            out = f(point, *args, **kwargs)
         value, aux = out if has_aux else (out, None)
-        betas: list[Any] = [beta for r in readings if r]
+        betas: Any = beta
         if auto:
-            point = jax.lax.stop_gradient(point)
-            grads = jax.grad(f, has_aux=has_aux)(point, *args, **kwargs)
-            grads = jax.tree.leaves(grads[0] if has_aux else grads)
-            pairs = [(g, r) for g, r in zip(grads, readings, strict=True) if r]
-            betas = [
-                jnp.max(weight(r.read(jax.lax.stop_gradient(g)), r.form))
-                for g, r in pairs
-            ]
-        value = value + penalty("objective", params, mask, betas)
+            with user_code():
+                fixed = jax.lax.stop_gradient(point)
+                grads = jax.grad(f, has_aux=has_aux)(fixed, *args, **kwargs)
+            grads = jax.lax.stop_gradient(grads[0] if has_aux else grads)
+            betas = view.largest(
+                lambda group, g: weight(g, group.form), view.select(grads, "gradients")
+            )
+        penalties = view.total(
+            lambda group: stiefel.penalty(group.x, **group.form.arguments)
+        )
+        value = value + jnp.sum(betas * penalties)
         return (value, aux) if has_aux else value
 
     return h
 
 
-def penalty(who: str, params: Any, mask: Mask, betas: Iterable[Any]) -> Any:
-    """The sum of (β/4)‖xᵀBx − I‖², with a β for each constrained leaf."""
-    pairs = zip(jax.tree.leaves(params), select(who, params, mask), strict=True)
-    constrained = [(r.read(x), r.form) for x, r in pairs if r]
-    terms = [
-        beta * jnp.sum(stiefel.penalty(x, **form.arguments))
-        for beta, (x, form) in zip(betas, constrained, strict=True)
-    ]
-    return sum(terms)
+def _apply(fn, view):
+    """The parameters with ``fn`` applied to the constrained matrices."""
+    new = view.map(lambda group: fn(group.x, **group.form.arguments))
+    pairs = zip(new, view.points, strict=True)
+    return view.merge([y.astype(x.dtype) for y, x in pairs], view.params)
 
 
-def _map(who, fn, params, mask):
-    readings = select(who, params, mask)
-    leaves, treedef = jax.tree.flatten(params)
-
-    def one(path, leaf, r):
-        if r is None:
-            return leaf
-        x = r.read(leaf)
-        if fn is stiefel.project and (fault := projection_fault(x)):
-            raise ValueError(f"{who}: {describe_leaf(path, leaf)} and {fault}")
-        # In the shape in which transformations compute with one leaf, so that a product
-        # that both need is formed once.
-        stacked = r.form._replace(stacked=True).arguments
-        new = fn(x[None], **stacked)[0] if r.stack else fn(x, **r.form.arguments)
-        return r.write(new, leaf.dtype)
-
-    return treedef.unflatten(map(one, leaf_paths(params), leaves, readings))
+def _norm(g):
+    g = jnp.asarray(g)
+    return jnp.linalg.norm(jnp.ravel(g).astype(widen(g.dtype)))

@@ -6,8 +6,8 @@ Whether it is the columns or the rows that become orthonormal is a matter of sha
 alone: it is those along the shorter side.
 """
 
-from ._reading import Stiefel
-from .stiefel import Metric
+from ._leaves.reading import Stiefel
+from ._math.products import Metric
 
 __all__ = [
     "attention",

@@ -17,8 +17,9 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ._algebra import widen
-from ._paths import describe_leaf, leaf_paths, spread
+from ._errors import error
+from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
+from ._math.products import widen
 
 
 class Regularizer(NamedTuple):
@@ -31,6 +32,15 @@ class Regularizer(NamedTuple):
 
     value: Callable[[chex.ArrayTree], Array]
     prox: Callable[[chex.ArrayTree, ArrayLike], Any]
+
+
+def check_regularizer(regularizer: Any) -> None:
+    """Raise unless this is a `Regularizer`."""
+    if not isinstance(regularizer, Regularizer):
+        raise error(
+            "regularizer must be a Regularizer(value, prox), such as prox.l1(1e-4) or "
+            f"prox.none(); it is {regularizer!r}."
+        )
 
 
 def l1(weight: Any) -> Regularizer:
@@ -135,7 +145,8 @@ def _leafwise(name, value, shrink, fits=None, **weights):
         """Each leaf with its weights, in the dtype of the computation, or None."""
         leaves = jax.tree.leaves(tree)
         columns = [
-            spread(f"prox.{name}: {label}", w, tree) for label, w in weights.items()
+            broadcast_prefix(f"prox.{name}: {label}", w, tree)
+            for label, w in weights.items()
         ]
         for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
             if all(_is_zero(w) for w in ws):

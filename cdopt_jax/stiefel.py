@@ -16,7 +16,6 @@ without moving the matrices where they are split along rows or batch. Inside
 ``shard_map``, ``axis_name`` names the axes that split the rows, if any.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,9 +24,22 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from ._algebra import Form, each, eye, factor, mm, norm, phi, pull_back, turn, widen
-from ._faults import metric_fault, projection_fault
-from ._layout import plan
+from ._checks import metric_fault, projection_fault
+from ._math.products import (
+    AxisName,
+    Form,
+    Metric,
+    dissolved_gradient,
+    eye,
+    map_factor,
+    mm,
+    norm,
+    normal_factor,
+    per_matrix,
+    phi,
+    widen,
+)
+from ._math.sharding import plan
 
 __all__ = [
     "dissolve",
@@ -42,9 +54,6 @@ __all__ = [
     "tangent",
     "vjp",
 ]
-
-Metric = ArrayLike | Callable[[Array], Array] | None
-AxisName = str | tuple[str, ...] | None
 
 # q(σ) = σ(a + bσ² + cσ⁴) maps (0, 1.21] into itself, multiplies a small σ by a = 3.44,
 # and leaves every singular value where A takes it to one (Jordan et al., "Muon", 2024).
@@ -101,7 +110,7 @@ def jvp(
     """The derivative J_A(x)[d] = dP + x(−S + (3/2)Φ(SE)), where S = Φ(xᵀBd)."""
     (x, d), form, done = _prepare("jvp", B, axis_name, x, d=d)
     y, e, p = _expand(x, form)
-    return done(mm(d, p) + mm(x, turn(phi(form.inner(y, d)), e)))
+    return done(mm(d, p) + mm(x, normal_factor(phi(form.gram(y, d)), e)))
 
 
 def vjp(
@@ -113,7 +122,7 @@ def vjp(
     """
     (x, w), form, done = _prepare("vjp", B, axis_name, x, w=w)
     y, e, p = _expand(x, form)
-    return done(mm(w, p) + mm(y, turn(phi(form.inner(x, w)), e)))
+    return done(mm(w, p) + mm(y, normal_factor(phi(form.gram(x, w)), e)))
 
 
 def penalty(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Array:
@@ -155,8 +164,8 @@ def gradient(
         The gradient of h, of the shape and dtype of ``x``.
     """
     (x, g), form, done = _prepare("gradient", B, axis_name, x, g=g)
-    beta = each(jnp.asarray(beta, x.dtype))
-    return done(pull_back(x, g, form, beta, lambda _: 1))
+    beta = per_matrix(jnp.asarray(beta, x.dtype))
+    return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
 
 def tangent(
@@ -168,7 +177,7 @@ def tangent(
     projection is orthogonal in the metric of B. There it is J_A(x).
     """
     (x, g), form, done = _prepare("tangent", B, axis_name, x, g=g)
-    return done(g - mm(x, phi(form.inner(form.apply(x), g))))
+    return done(g - mm(x, phi(form.gram(form.apply(x), g))))
 
 
 def project(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Array:
@@ -200,23 +209,23 @@ def project(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Ar
 
 
 def _polar(x, B, axis_name):
-    form = Form(B, axis_name)
-    largest = each(form.largest(x))
+    form = Form(B=B, axis_name=axis_name)
+    largest = per_matrix(form.largest_entry(x))
     # In two halves, since the reciprocal of a huge number may be flushed to zero.
     root = jnp.sqrt(jnp.where(largest > 0, largest, 1))
     x = x / root / root
     # √‖M‖_F, the Schatten-4 norm, bounds σ_max with less slack than ‖x‖_F does.
-    m = form.inner(x, form.apply(x))
+    m = form.gram(x, form.apply(x))
     size = jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)
     size = jnp.where(size > 0, size, 1)
-    x = x / jnp.sqrt(size) / jnp.sqrt(jnp.maximum(each(norm(m / size)), 1))
+    x = x / jnp.sqrt(size) / jnp.sqrt(jnp.maximum(per_matrix(norm(m / size)), 1))
     grow, polish = (11, 4) if x.dtype == jnp.float32 else (15, 6)
     # One loop for both, since what is rarely run should compile quickly.
     quintics = jnp.array([_QUINTIC] * grow + [_A] * polish, x.dtype)
 
     def step(i, x):
         a, b, c = quintics[i]
-        m = form.inner(x, form.apply(x))
+        m = form.gram(x, form.apply(x))
         return mm(x, a * eye(m) + b * m + c * mm(m, m))
 
     return lax.fori_loop(0, grow + polish, step, x)
@@ -259,43 +268,43 @@ def random(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _dissolve(axis_name, x):
-    return mm(x, _expand(x, Form(None, axis_name))[2])
+    return mm(x, _expand(x, Form(axis_name=axis_name))[2])
 
 
 @_dissolve.defjvp
 def _(axis_name, primals, tangents):
     (x,), (d,) = primals, tangents
-    form = Form(None, axis_name)
+    form = Form(axis_name=axis_name)
     _, e, p = _expand(x, form)
-    return mm(x, p), mm(d, p) + mm(x, turn(phi(form.inner(x, d)), e))
+    return mm(x, p), mm(d, p) + mm(x, normal_factor(phi(form.gram(x, d)), e))
 
 
 # y = Bx is an argument of its own, since a derivative rule must not close over a B that
 # may be traced.
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _dissolve_in_metric(axis_name, x, y):
-    e = Form(None, axis_name).residual(x, y)
-    return mm(x, factor(e, mm(e, e)))
+    e = Form(axis_name=axis_name).residual(x, y)
+    return mm(x, map_factor(e, mm(e, e)))
 
 
 @_dissolve_in_metric.defjvp
 def _(axis_name, primals, tangents):
     (x, y), (d, _) = primals, tangents  # B is symmetric: xᵀ(Bd) = yᵀd
-    form = Form(None, axis_name)
+    form = Form(axis_name=axis_name)
     e = form.residual(x, y)
-    p = factor(e, mm(e, e))
-    return mm(x, p), mm(d, p) + mm(x, turn(phi(form.inner(y, d)), e))
+    p = map_factor(e, mm(e, e))
+    return mm(x, p), mm(d, p) + mm(x, normal_factor(phi(form.gram(y, d)), e))
 
 
 def _expand(x, form):
     """Bx, E and P."""
     y = form.apply(x)
     e = form.residual(x, y)
-    return y, e, factor(e, mm(e, e))
+    return y, e, map_factor(e, mm(e, e))
 
 
 def _prepare(
-    name, B, axis_name, x, *, lift=True, **others
+    name, B: Metric, axis_name: AxisName, x, *, lift=True, **others
 ) -> tuple[list[Array], Form, Any]:
     """The arrays, checked, as they are computed with; the form; and the way back.
 
@@ -322,7 +331,7 @@ def _prepare(
         v = v.astype(dtype)
         return v if layout is None else layout.leave(v)
 
-    arrays = [x := enter(x)]
+    arrays, metric = [x := enter(x)], B
     if callable(B):
         made = jax.eval_shape(B, x).shape
         if made != x.shape:
@@ -333,7 +342,7 @@ def _prepare(
     elif B is not None:
         if fault := metric_fault(B, shape[-2], layout, axis_name):
             raise ValueError(f"stiefel.{name}: {fault}.")
-        B = lax.stop_gradient(jnp.asarray(B, x.dtype))
+        metric = lax.stop_gradient(jnp.asarray(B, x.dtype))
     for label, v in others.items():
         d = jnp.asarray(v)
         if d.shape != shape or not jnp.issubdtype(d.dtype, jnp.floating):
@@ -342,7 +351,7 @@ def _prepare(
                 f"shape of x, {shape}; it has shape {d.shape} and dtype {d.dtype}."
             )
         arrays.append(enter(d))
-    return arrays, Form(B, axis_name), leave
+    return arrays, Form(B=metric, axis_name=axis_name), leave
 
 
 def _check(name, label, shape, dtype, axis_name=None):

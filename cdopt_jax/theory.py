@@ -15,7 +15,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import stiefel
-from ._selection import Mask, select
+from ._errors import public
+from ._leaves.masks import Mask
+from ._leaves.view import View
 
 
 def penalty_weight(gradient_bound: float, direction_bound: float) -> float:
@@ -43,6 +45,7 @@ def minimizer_radius(beta: float, gradient_bound: float) -> float:
     return beta / (2 * beta + 16 * gradient_bound)
 
 
+@public("theory.estimate_gradient_bound")
 def estimate_gradient_bound(
     f: Callable[[Any], Array],
     params: chex.ArrayTree,
@@ -73,30 +76,25 @@ def estimate_gradient_bound(
         >>> bool(3 < m1 < 4 * 3**0.5)  # ‖mx‖ ≤ ‖m‖₂‖x‖, and ‖x‖² ≤ 2 + √2
         True
     """
-    readings = select("theory.estimate_gradient_bound", params, mask)
-    leaves, treedef = jax.tree.flatten(params)
+    view = View(params, mask)
 
-    def one(key):
-        def draw(leaf, r, key):
-            if r is None:
-                return leaf
-            shape = r.read(leaf).shape
-            place, scale, size = jax.random.split(key, 3)
-            x = stiefel.random(place, shape, r.read(leaf).dtype, B=r.B)
-            # Singular values with Σ(σ² − 1)² ≤ 1, up to the boundary.
-            e = jax.random.normal(scale, (*shape[:-2], shape[-1]), x.dtype)
-            e = e / jnp.linalg.norm(e, axis=-1, keepdims=True)
-            e = e * jax.random.uniform(size, (), x.dtype)
-            return r.write(x * jnp.sqrt(1 + e)[..., None, :], leaf.dtype)
+    def draw(group, keys):
+        shape, dtype = group.x.shape, group.x.dtype
+        place, direction, size = keys
+        x = stiefel.random(place, shape, dtype, B=group.form.arguments["B"])
+        # Singular values with Σ(σ² − 1)² ≤ 1, up to the boundary.
+        e = jax.random.normal(direction, (*shape[:-2], shape[-1]), dtype)
+        e = e / jnp.linalg.norm(e, axis=-1, keepdims=True)
+        e = e * jax.random.uniform(size, (*shape[:-2], 1), dtype)
+        return x * jnp.sqrt(1 + e)[..., None, :]
 
-        keys = jax.random.split(key, len(leaves))
-        points = [draw(*row) for row in zip(leaves, readings, keys, strict=True)]
-        grads = jax.tree.leaves(jax.grad(f)(treedef.unflatten(points)))
-        norms = [
-            jnp.linalg.norm(jnp.ravel(g))
-            for g, r in zip(grads, readings, strict=True)
-            if r
-        ]
-        return jnp.max(jnp.stack(norms))
+    def largest_gradient(key):
+        keys = iter(jax.random.split(key, (len(view.groups), 3)))
+        points = view.map(lambda group: draw(group, next(keys)))
+        pairs = zip(points, view.points, strict=True)
+        points = [y.astype(x.dtype) for y, x in pairs]
+        grads = jax.grad(f)(view.merge(points, params))
+        grads = view.select(grads, "gradients")
+        return jnp.max(jnp.stack([jnp.linalg.norm(jnp.ravel(g)) for g in grads]))
 
-    return jnp.max(jax.lax.map(one, jax.random.split(key, samples)))
+    return jnp.max(jax.lax.map(largest_gradient, jax.random.split(key, samples)))

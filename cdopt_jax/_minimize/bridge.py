@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from cdopt_jax._errors import public
+from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._minimize.landscape import landscape
 from cdopt_jax._minimize.metrics import check_metrics
 from cdopt_jax._minimize.quasi_newton import starting_weight
-from cdopt_jax._selection import Mask
 from cdopt_jax._trees import project
 
 
@@ -34,6 +35,7 @@ class ScipyObjective(NamedTuple):
     restore: Callable[[np.ndarray], Any]
 
 
+@public("scipy_objective")
 def scipy_objective(
     f: Callable[[Any], Any],
     x0: chex.ArrayTree,
@@ -67,7 +69,7 @@ def scipy_objective(
     who = "scipy_objective"
     check_metrics(who, x0, mask)
     start = project(x0, mask)
-    land = landscape(who, f, mask, None, start)
+    land = landscape(f, mask, None, start)
     # It stays as it is for the whole run, in which gradients may become larger.
     weight = 10 if beta == "auto" else 1
     weight = weight * starting_weight(land, land.read(start), beta)

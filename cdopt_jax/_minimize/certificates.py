@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from cdopt_jax._algebra import mm
+from cdopt_jax._math.products import mm
 from cdopt_jax._minimize.landscape import Landscape, Point, along, length
 
 SAMPLES = 64

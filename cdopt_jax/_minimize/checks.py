@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from cdopt_jax._hyperparameters import check_beta, check_positive
+from cdopt_jax._checks import check_beta, check_positive
+from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
 from cdopt_jax._minimize.subgradient import RULES
-from cdopt_jax._paths import describe_leaf, leaf_paths
 from cdopt_jax.prox import Regularizer
 
 METHODS = (
@@ -59,10 +59,10 @@ def check_options(
                 'is None; give one, or write method="geometric", which takes '
                 "subgradients."
             )
-    if check_beta(who, beta) is False and callable(beta):
+    if check_beta(beta) is False and callable(beta):
         raise fault(f"beta must be a number or 'auto'; it is {beta!r}.")
     if tol is not None:
-        check_positive(who, "tol", tol)
+        check_positive("tol", tol)
     if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
         raise fault(f"max_steps must be a whole number above 0; it is {max_steps!r}.")
     if batch is not None and not (optimizer or method == "auto"):

@@ -16,10 +16,10 @@ from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
 from cdopt_jax import stiefel
-from cdopt_jax._algebra import Form, correction, mm, norm, phi
-from cdopt_jax._auto import weight
-from cdopt_jax._reading import Reading
-from cdopt_jax._selection import select
+from cdopt_jax._leaves.masks import select
+from cdopt_jax._leaves.reading import Reading
+from cdopt_jax._math.automatic_beta import weight
+from cdopt_jax._math.products import Form, map_correction, mm, norm, phi
 from cdopt_jax.prox import Regularizer
 
 Point = list[Array]
@@ -187,7 +187,7 @@ class Landscape(NamedTuple):
         def one(b, right, form):
             if form is None or form.B is None:
                 return right
-            values, vectors = jnp.linalg.eigh(phi(form.inner(b, b)))
+            values, vectors = jnp.linalg.eigh(phi(form.gram(b, b)))
             right = mm(mm(vectors.mT, right), vectors)
             s = 2 * right / (values[..., :, None] + values[..., None, :])
             return mm(mm(vectors, s), vectors.mT)
@@ -225,7 +225,7 @@ class Landscape(NamedTuple):
     def inner(self, a: Point, b: Point) -> Point:
         """Φ(aᵀb) for each constrained leaf, zero for the others."""
         return [
-            jnp.zeros((), u.dtype) if form is None else phi(form.inner(u, v))
+            jnp.zeros((), u.dtype) if form is None else phi(form.gram(u, v))
             for u, v, form in zip(a, b, self.forms, strict=True)
         ]
 
@@ -281,11 +281,10 @@ class Landscape(NamedTuple):
 def _far(form, a, b):
     e = form.residual(a, b)
     square = mm(e, e)
-    return Far(a, b, correction(e, square), jnp.max(jnp.sqrt(norm(square))))
+    return Far(a, b, map_correction(e, square), jnp.max(jnp.sqrt(norm(square))))
 
 
 def landscape(
-    who: str,
     f: Callable[[Any], Array],
     mask: Any,
     regularizer: Regularizer | None,
@@ -294,14 +293,13 @@ def landscape(
     """The landscape of ``f`` + ``regularizer`` around ``params``.
 
     Args:
-        who: The public function that asks, for its errors.
         f: From the parameters to a scalar.
         mask: Which leaves are constrained.
         regularizer: The term r, or None.
         params: The parameters.
     """
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
-    readings = select(who, params, mask)
+    readings = select(params, mask)
     return Landscape(f, regularizer, readings, [None] * len(readings), like)
 
 

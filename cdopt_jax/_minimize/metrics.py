@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from cdopt_jax._paths import describe_leaf, leaf_paths
-from cdopt_jax._selection import Mask, select
+from cdopt_jax._leaves.masks import Mask, select
+from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
 
 
 def check_metrics(who: str, params: chex.ArrayTree, mask: Mask) -> None:
@@ -17,7 +17,7 @@ def check_metrics(who: str, params: chex.ArrayTree, mask: Mask) -> None:
 
     Of an array all eigenvalues are looked at; of a callable, those of xᵀBx.
     """
-    leaves, readings = jax.tree.leaves(params), select(who, params, mask)
+    leaves, readings = jax.tree.leaves(params), select(params, mask)
     for path, leaf, r in zip(leaf_paths(params), leaves, readings, strict=True):
         if r is None or r.B is None:
             continue
@@ -25,7 +25,7 @@ def check_metrics(who: str, params: chex.ArrayTree, mask: Mask) -> None:
         of = "B"
         if callable(found):
             x = r.read(leaf)
-            found, of = r.form.inner(x, r.form.apply(x)), "xᵀBx at x0"
+            found, of = r.form.gram(x, r.form.apply(x)), "xᵀBx at x0"
         if isinstance(found, Tracer):
             continue
         values = np.linalg.eigvalsh(np.asarray(found, np.float64))

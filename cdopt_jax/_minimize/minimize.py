@@ -13,6 +13,8 @@ import optax
 from jax import Array
 from jax.core import Tracer
 
+from cdopt_jax._errors import public
+from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._minimize.checks import check_leaves, check_options, check_scalar
 from cdopt_jax._minimize.common import Method
 from cdopt_jax._minimize.driver import Plan, run, run_traced, timed
@@ -26,7 +28,6 @@ from cdopt_jax._minimize.sampling import sampling
 from cdopt_jax._minimize.subgradient import RULES, subgradient
 from cdopt_jax._minimize.tangential import tangential
 from cdopt_jax._minimize.transformation import mean_over, stochastic, transformed
-from cdopt_jax._selection import Mask
 from cdopt_jax._trees import project
 from cdopt_jax.prox import Regularizer
 
@@ -41,6 +42,7 @@ JUDGES = 16
 _WHO = "minimize"
 
 
+@public("minimize")
 def minimize(
     f: Callable[..., Any],
     x0: chex.ArrayTree,
@@ -136,7 +138,7 @@ def minimize(
     check_scalar(_WHO, judged, start)
     # An Optax optimiser is given the parameters as they are.
     named = isinstance(method, str) and batch is None
-    land = landscape(_WHO, judged, mask, regularizer, start)
+    land = landscape(judged, mask, regularizer, start)
     prepare = jax.jit(partial(_prepared, land, factorise=named))
     factors, x = prepare(start)
     land = land._replace(factors=factors)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cdopt_jax._algebra import each, mm, norm, phi
+from cdopt_jax._math.products import mm, norm, per_matrix, phi
 from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.curvature import first_stepsize
 from cdopt_jax._minimize.landscape import Landscape, Point, along, dot, length, minus
@@ -173,8 +173,8 @@ def _largest(bx, form):
     """The largest eigenvalue of xᵀB²x, from the Schatten-4 norm: within p^(1/4)."""
     if form is None or form.B is None:
         return 1
-    s = phi(form.inner(bx, bx))
-    return each(jnp.sqrt(norm(mm(s, s))))
+    s = phi(form.gram(bx, bx))
+    return per_matrix(jnp.sqrt(norm(mm(s, s))))
 
 
 def _barzilai_borwein(state, trial, direction, alternating):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from cdopt_jax._algebra import mm
+from cdopt_jax._math.products import mm
 from cdopt_jax._minimize.common import Method, chosen
 from cdopt_jax._minimize.curvature import first_stepsize
 from cdopt_jax._minimize.landscape import Landscape, Point, along, dot, length, minus

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._constrain import constrain
+from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._minimize.common import Method
 from cdopt_jax._minimize.landscape import Point, length
-from cdopt_jax._selection import Mask
+from cdopt_jax._transforms.constrain import constrain
+from cdopt_jax._transforms.dissolve_gradients import dissolve_gradients
+from cdopt_jax._transforms.keep_feasible import keep_feasible
 
 
 class State(NamedTuple):
@@ -44,7 +46,10 @@ def transformed(
         sampled: Whether each step has an objective of its own. The gradient at hand is
             then no certificate, and that of the whole is asked for at the end.
     """
-    tx = constrain(optimizer, mask, beta=None if beta == "auto" else beta)
+    tx = constrain(optimizer, mask)
+    if beta != "auto":
+        guard = keep_feasible(mask)
+        tx = optax.chain(dissolve_gradients(beta, mask), optimizer, guard)
 
     def init(land, x, key):
         del key

@@ -1,12 +1,26 @@
 """The penalty alone, for gradients that already went through the dissolving map."""
 
+from typing import NamedTuple
+
 import optax
+from jax import Array
 
 from cdopt_jax import stiefel
-from cdopt_jax._hyperparameters import at, check_positive
-from cdopt_jax._selection import Mask
+from cdopt_jax._checks import check_positive, schedule_value
+from cdopt_jax._errors import error, naming, public
+from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.view import View, first_view
+from cdopt_jax._transforms.state import incremented, zero
 
-from ._leaves import begin, first_step, next_step, survey
+
+class PenaltyState(NamedTuple):
+    """The state of `add_penalty`.
+
+    Attributes:
+        num_penalties: How many updates were made.
+    """
+
+    num_penalties: Array
 
 
 def add_penalty(
@@ -46,27 +60,32 @@ def add_penalty(
         >>> print(loss(x).round(4))
         -7.0
     """
-    who = "add_penalty"
-    if isinstance(beta, str) and beta == "auto":
-        raise ValueError(
-            f'{who}: beta must be a number or a schedule; "auto" needs the gradient of '
-            'f itself, so write dissolve_gradients("auto").'
-        )
-    check_positive(who, "beta", beta)
+    with naming("add_penalty"):
+        if isinstance(beta, str) and beta == "auto":
+            raise error(
+                'beta must be a number or a schedule; "auto" needs the gradient of f '
+                'itself, so write dissolve_gradients("auto").'
+            )
+        check_positive("beta", beta)
 
+    @public("add_penalty")
     def init(params):
-        begin(who, mask, params)
-        return first_step()
+        first_view(params, mask)
+        return PenaltyState(num_penalties=zero())
 
+    @public("add_penalty")
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        leaves = survey(who, mask, params)
-        weight = at(beta, state.step)
+        view = View(params, mask)
+        given = view.select(updates, "updates")
+        weight = schedule_value(beta, state.num_penalties)
 
         def penalised(group, u):
-            return (u + weight * stiefel.penalty_grad(group.x, **group.form.arguments),)
+            return u + weight * stiefel.penalty_grad(group.x, **group.form.arguments)
 
-        updates, _ = leaves.update(penalised, leaves.beside(who, updates))
-        return updates, next_step(state)
+        new = view.map(penalised, given)
+        new = [y.astype(u.dtype) for y, u in zip(new, given, strict=True)]
+        count = incremented(state.num_penalties)
+        return view.merge(new, updates), PenaltyState(num_penalties=count)
 
     return optax.GradientTransformationExtraArgs(init, update)

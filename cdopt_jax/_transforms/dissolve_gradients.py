@@ -1,35 +1,31 @@
 """Algorithm 1 of the paper, as the first transformation of a chain."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax import _auto
-from cdopt_jax._algebra import each, pull_back
-from cdopt_jax._hyperparameters import at, check_beta
-from cdopt_jax._selection import Mask
-from cdopt_jax._transforms._leaves import (
-    Leaves,
-    begin,
-    check_state,
-    survey,
-)
+from cdopt_jax._checks import check_beta, schedule_value
+from cdopt_jax._errors import naming, public
+from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.view import View, check_state, first_view
+from cdopt_jax._math import automatic_beta
+from cdopt_jax._math.products import dissolved_gradient, per_matrix
+from cdopt_jax._transforms.state import incremented, zero
 
 
 class DissolveState(NamedTuple):
     """The state of `dissolve_gradients`; ``optax.tree.get`` finds its fields.
 
     Attributes:
-        step: How many updates were made.
-        beta: The weight of each constrained leaf at the last of them, in the order of
-            ``jax.tree.leaves``.
+        num_gradients: How many gradients were dissolved.
+        penalty_weight: The weight β of each constrained leaf at the last of them, in
+            the order of ``jax.tree.leaves``.
     """
 
-    step: Any
-    beta: Array
+    num_gradients: Array
+    penalty_weight: Array
 
 
 def dissolve_gradients(
@@ -87,46 +83,42 @@ def dissolve_gradients(
         Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth
         Optimization over the Stiefel Manifold", Algorithm 1.
     """
-    who = "dissolve_gradients"
-    check_beta(who, beta)
+    with naming("dissolve_gradients"):
+        auto = check_beta(beta)
 
+    @public("dissolve_gradients")
     def init(params):
-        return DissolveState(jnp.zeros([], jnp.int32), no_betas(who, mask, params))
+        leaves = len(first_view(params, mask).points)
+        return DissolveState(num_gradients=zero(), penalty_weight=jnp.zeros(leaves))
 
+    @public("dissolve_gradients")
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        leaves = survey(who, mask, params)
-        check_state(who, state, DissolveState, lambda s: s.beta, leaves.paths)
-        given = leaves.beside(who, updates)
-        updates, betas = dissolved(beta, leaves, given, state)
-        return updates, DissolveState(optax.safe_increment(state.step), betas)
+        view = View(params, mask)
+        entries = getattr(state, "penalty_weight", jnp.zeros(0)).size
+        check_state(state, DissolveState, entries, view)
+        given = view.select(updates, "updates")
+        weights = state.penalty_weight
+        if auto:
+            asked = view.largest(lambda g, u: automatic_beta.weight(u, g.form), given)
+            weights = automatic_beta.follow(weights, asked)
+        else:
+            value = schedule_value(beta, state.num_gradients)
+            weights = jnp.full_like(weights, value)
+
+        def damping(e):
+            return per_matrix(automatic_beta.damping(e)) if auto else 1
+
+        def gradient(group, g):
+            betas = weights[jnp.asarray(group.members)].astype(group.x.dtype)
+            betas = betas.reshape(-1, *[1] * (group.x.ndim - 1))
+            return dissolved_gradient(group.x, g, group.form, betas, damping)
+
+        new = view.map(gradient, given)
+        new = [y.astype(g.dtype) for y, g in zip(new, given, strict=True)]
+        state = DissolveState(
+            num_gradients=incremented(state.num_gradients), penalty_weight=weights
+        )
+        return view.merge(new, updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def no_betas(who: str, mask: Mask, params: Any) -> Array:
-    """The weights before the first update."""
-    return jnp.zeros(len(begin(who, mask, params)))
-
-
-def dissolved(
-    beta: Any, leaves: Leaves, grads: Sequence[Any], state: DissolveState
-) -> tuple[Any, Array]:
-    """Gradients of h for those of f, and the weights they were made with."""
-
-    def gradient(group, g):
-        x, form = group.x, group.form
-        if isinstance(beta, str):
-            before = state.beta[jnp.asarray(group.members)]
-            betas = _auto.follow(before, group.largest(_auto.weight(g, form)))
-        else:
-            betas = jnp.full(len(group.members), at(beta, state.step), state.beta.dtype)
-
-        def share(e):
-            return each(_auto.damping(e)) if isinstance(beta, str) else 1
-
-        weights = betas.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-        return pull_back(x, g, form, weights, share), betas
-
-    updates, (betas,) = leaves.update(gradient, grads, scalars=1)
-    return updates, betas

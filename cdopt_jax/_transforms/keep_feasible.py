@@ -1,21 +1,22 @@
 """The guarded step, as the last transformation of a chain."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._guard import guarded_steps
-from cdopt_jax._hyperparameters import at, check_fraction
-from cdopt_jax._pull import pulled
-from cdopt_jax._rounding import Stored
-from cdopt_jax._selection import Mask
-from cdopt_jax._transforms._groups import per_leaf, scattered
-from cdopt_jax._transforms._leaves import begin, check_state, compiled, survey
-from cdopt_jax.prox import Regularizer
+from cdopt_jax._checks import check_fraction, check_positive, schedule_value
+from cdopt_jax._errors import error, naming, public
+from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.paths import leaves_beside
+from cdopt_jax._leaves.view import View, check_state, compiled, first_view
+from cdopt_jax._math.guarded_step import Guard, guarded_steps
+from cdopt_jax._math.proximal_pull import pulled
+from cdopt_jax._math.rounding import Stored
+from cdopt_jax._transforms.state import incremented, zero
+from cdopt_jax.prox import Regularizer, check_regularizer
 
 
 class GuardState(NamedTuple):
@@ -40,7 +41,11 @@ class GuardState(NamedTuple):
 
 
 def keep_feasible(
-    mask: Mask = None, *, radius: float = 0.5
+    mask: Mask = None,
+    *,
+    radius: float = 0.5,
+    regularizer: Regularizer | None = None,
+    learning_rate: optax.ScalarOrSchedule | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Take the proposed step without leaving the neighbourhood of the manifold.
 
@@ -52,20 +57,25 @@ def keep_feasible(
     even at zero: the first update brings it to the manifold, or, where rounding of a
     large x prevents that, the first few. There is no penalty and no β.
 
-    What the optimiser gets should have gone through the derivative of A before, or
-    an elementwise one will stop where it should not: `constrain` sees to both.
+    Put `project_gradients` first in the chain, or an elementwise optimiser will stop at
+    points that are not stationary. `constrain` puts the whole chain together.
 
     Args:
         mask: Which leaves are constrained; see `where`.
         radius: The bound of ‖xᵀBx − I‖₂, between 0 and 1.
+        regularizer: A convex term of the objective to treat by its proximal map behind
+            the step, for exact zeros; see `prox`. It acts on all leaves.
+        learning_rate: The step size of that proximal map, a number or a schedule: the
+            one of the optimiser in front.
 
     Returns:
         A transformation whose ``update`` needs ``params``, with a `GuardState` that
         reports what was done.
 
     Raises:
-        ValueError: At once, on a radius that is not between 0 and 1; from ``init``, on
-            a mask that does not fit or a leaf that cannot be read as matrices; from
+        ValueError: At once, on a radius that is not between 0 and 1, and on a
+            regularizer without a learning rate or the reverse; from ``init``, on a mask
+            that does not fit or a leaf that cannot be read as matrices; from
             ``update``, when ``params`` is missing.
 
     Examples:
@@ -79,147 +89,135 @@ def keep_feasible(
         >>> bool(cdx.stiefel.feasibility(optax.apply_updates(x, updates)) < 1e-5)
         True
     """
-    made = guarded("keep_feasible", mask, radius)
-    return optax.GradientTransformationExtraArgs(made.init, made.update)
+    with naming("keep_feasible"):
+        check_fraction("radius", radius)
+        if (regularizer is None) != (learning_rate is None):
+            raise error(
+                "regularizer and learning_rate go together; write "
+                "regularizer=prox.l1(1e-4), learning_rate=lr, with the learning rate "
+                "of the optimiser."
+            )
+        if regularizer is not None:
+            check_positive("learning_rate", learning_rate)
+            check_regularizer(regularizer)
 
-
-class Guarded(NamedTuple):
-    """`keep_feasible`, and the proximal map of a regularizer behind it.
-
-    Attributes:
-        init: As in Optax.
-        update: As in Optax.
-        take: What ``update`` does once the leaves are read: from them, the leaves of
-            the updates and the state to the new updates and state.
-    """
-
-    init: Callable[..., GuardState]
-    update: Callable[..., tuple[Any, GuardState]]
-    take: Callable[..., tuple[Any, GuardState]]
-
-
-def guarded(
-    who: str,
-    mask: Mask,
-    radius: float,
-    regularizer: Regularizer | None = None,
-    learning_rate: optax.ScalarOrSchedule | None = None,
-    *,
-    free: bool = False,
-) -> Guarded:
-    """Build the transformation; ``who`` is the public function to name in errors.
-
-    ``free`` is that of `guarded_steps`.
-    """
-    check_fraction(who, "radius", radius)
-
+    @public("keep_feasible")
     def init(params):
-        leaves = len(begin(who, mask, params))
+        leaves = len(first_view(params, mask).points)
+        if regularizer is not None:
+            jax.eval_shape(regularizer.prox, params, 1.0)  # misfits are found now
         return GuardState(
-            num_updates=jnp.zeros([], jnp.int32),
+            num_updates=zero(),
             bound=jnp.full(leaves, jnp.inf, float),
             step_fraction=jnp.ones(leaves),
             num_shortened=jnp.zeros(leaves, jnp.int32),
             num_long=jnp.zeros(leaves, jnp.int32),
         )
 
+    @public("keep_feasible")
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        leaves = survey(who, mask, params)
-        check_state(who, state, GuardState, lambda s: s.bound, leaves.paths)
-        return take(leaves, leaves.beside(who, updates), state)
-
-    @compiled
-    def step(groups, updates, radius):
-        """The moves, as leaves, and what was done."""
-        stored = [_stored(group, updates) for group in groups]
-        moves, guards = _guard(groups, updates, radius, stored)
-        return _leaves_of(groups, moves, updates), _done(groups, guards)
-
-    @compiled
-    def land(groups, updates, radius):
-        """The points that the steps lead to, unrounded, and what was done."""
-        wide = [Stored(group.x.dtype, group.x.dtype) for group in groups]
-        moves, guards = _guard(groups, updates, radius, wide)
-        points = [group.x + m for group, m in zip(groups, moves, strict=True)]
-        bounds = [guard.bound for guard in guards]
-        return scattered(groups, points), bounds, _done(groups, guards)
-
-    @compiled
-    def pull(groups, points, shrunk, bounds, updates, radius):
-        """The moves to the proximal points, or towards them, and bounds there."""
-        results = [
-            pulled(
-                group.x,
-                group.gather(points),
-                group.gather(shrunk),
-                group.form,
-                bound,
-                radius,
-                _stored(group, updates),
-            )
-            for group, bound in zip(groups, bounds, strict=True)
-        ]
-        moves = _leaves_of(groups, [move for move, _ in results], updates)
-        pairs = zip(groups, results, strict=True)
-        found = [group.largest(bound) for group, (_, bound) in pairs]
-        return moves, per_leaf(groups, found)
-
-    def _guard(groups, updates, radius, stored):
-        xs, forms = [g.x for g in groups], [g.form for g in groups]
-        us = [g.gather(updates) for g in groups]
-        results = guarded_steps(xs, us, forms, radius, stored, free=free)
-        return [move for move, _ in results], [guard for _, guard in results]
-
-    def take(leaves, updates, state):
-        given = leaves.constrained(updates)
+        view = View(params, mask)
+        entries = getattr(state, "bound", jnp.zeros(0)).size
+        check_state(state, GuardState, entries, view)
+        given = view.select(updates, "updates")
         if regularizer is None:
-            moves, done = step(leaves, given, radius)
-            return leaves.merge(moves, updates), _report(state, *done)
-        points, bounds, done = land(leaves, given, radius)
-        ends = [x + u for u, x in zip(updates, leaves.leaves, strict=True)]
-        eta = at(learning_rate, state.num_updates)
-        ends = regularizer.prox(leaves.merge(points, ends), eta)
-        ends = jax.tree.structure(leaves.params).flatten_up_to(ends)
-        shrunk = leaves.constrained(ends)
-        moves, bound = pull(leaves, points, shrunk, bounds, given, radius)
+            moves, guard = _step(view, given, radius)
+            return view.merge(moves, updates), _reported(state, guard)
+        points, bounds, guard = _land(view, given, radius)
+        # The proximal map acts on the whole tree, at the points the step leads to.
+        leaves, treedef = jax.tree.flatten(params)
+        every = leaves_beside("updates", updates, params)
+        ends = treedef.unflatten([x + u for x, u in zip(leaves, every, strict=True)])
+        eta = schedule_value(learning_rate, state.num_updates)
+        ends = regularizer.prox(view.merge(points, ends), eta)
+        shrunk = view.select(ends, "the result of the proximal map")
+        moves, bound = _pull(view, points, shrunk, bounds, given, radius)
+        rows = zip(treedef.flatten_up_to(ends), every, leaves, strict=True)
         others = [
             (y - x.astype(y.dtype)).astype(jnp.promote_types(u.dtype, x.dtype))
-            for y, u, x in zip(ends, updates, leaves.leaves, strict=True)
+            for y, u, x in rows
         ]
-        return leaves.merge(moves, others), _report(state, bound, *done[1:])
+        moves = view.merge(moves, treedef.unflatten(others))
+        return moves, _reported(state, guard._replace(bound=bound))
 
-    return Guarded(init=init, update=update, take=take)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+@compiled
+def _step(view, updates, radius):
+    """The moves, as leaves, and what was done to each leaf."""
+    stored = [_stored(group, updates) for group in view.groups]
+    moves, guards = _guarded(view, updates, radius, stored)
+    moves = view.as_moves(view.leaves(moves), updates)
+    return moves, _per_leaf(view, guards)
+
+
+@compiled
+def _land(view, updates, radius):
+    """The points that the steps lead to, unrounded, and what was done to each leaf.
+
+    The bounds are those of each matrix.
+    """
+    wide = [Stored(leaf=g.x.dtype, update=g.x.dtype) for g in view.groups]
+    moves, guards = _guarded(view, updates, radius, wide)
+    points = [group.x + m for group, m in zip(view.groups, moves, strict=True)]
+    bounds = [guard.bound for guard in guards]
+    return view.leaves(points), bounds, _per_leaf(view, guards)
+
+
+@compiled
+def _pull(view, points, shrunk, bounds, updates, radius):
+    """The moves to the proximal points, or towards them, and bounds there."""
+    moves, found = [], []
+    for group, bound in zip(view.groups, bounds, strict=True):
+        move, bound = pulled(
+            group.x,
+            group.stack(points),
+            group.stack(shrunk),
+            group.form,
+            bound,
+            radius,
+            _stored(group, updates),
+        )
+        moves.append(move)
+        found.append(group.largest(bound))
+    return view.as_moves(view.leaves(moves), updates), view.vector(found)
+
+
+def _guarded(view, updates, radius, stored):
+    xs, forms = [g.x for g in view.groups], [g.form for g in view.groups]
+    us = [g.stack(updates) for g in view.groups]
+    results = guarded_steps(xs, us, forms, radius, stored)
+    return [move for move, _ in results], [guard for _, guard in results]
 
 
 def _stored(group, updates):
     """The dtypes in which a group is stored; the coarsest, where updates differ."""
     dtypes = [jnp.promote_types(updates[i].dtype, group.dtype) for i in group.members]
-    return Stored(group.dtype, min(dtypes, key=lambda d: jnp.finfo(d).bits))
+    coarsest = min(dtypes, key=lambda d: jnp.finfo(d).bits)
+    return Stored(leaf=group.dtype, update=coarsest)
 
 
-def _leaves_of(groups, moves, updates):
-    """The moves as leaves, with the precision to reach what they lead to."""
-    dtypes = {i: group.dtype for group in groups for i in group.members}
-    rows = enumerate(zip(scattered(groups, moves), updates, strict=True))
-    return [m.astype(jnp.promote_types(u.dtype, dtypes[i])) for i, (m, u) in rows]
-
-
-def _done(groups, guards):
+def _per_leaf(view, guards):
     """Of each leaf the largest bound, the least fraction, and whether any was long."""
-    rows = list(zip(groups, guards, strict=True))
-    return (
-        per_leaf(groups, [g.largest(guard.bound) for g, guard in rows]),
-        per_leaf(groups, [-g.largest(-guard.fraction) for g, guard in rows]),
-        per_leaf(groups, [g.largest(guard.long.astype(int)) for g, guard in rows]),
+    rows = list(zip(view.groups, guards, strict=True))
+    fractions = view.vector([g.largest(-guard.fraction) for g, guard in rows])
+    return Guard(
+        bound=view.vector([g.largest(guard.bound) for g, guard in rows]),
+        fraction=-fractions,
+        long=view.vector(
+            [g.largest(guard.long.astype(jnp.int32)) for g, guard in rows]
+        ),
     )
 
 
-def _report(state, bound, fraction, long):
+def _reported(state, guard):
+    shortened = (guard.fraction < 1).astype(state.num_shortened.dtype)
     return GuardState(
-        num_updates=jnp.asarray(optax.safe_increment(state.num_updates)),
-        bound=bound.astype(state.bound.dtype),
-        step_fraction=fraction.astype(state.step_fraction.dtype),
-        num_shortened=state.num_shortened + (fraction < 1),
-        num_long=state.num_long + long.astype(state.num_long.dtype),
+        num_updates=incremented(state.num_updates),
+        bound=guard.bound.astype(state.bound.dtype),
+        step_fraction=guard.fraction.astype(state.step_fraction.dtype),
+        num_shortened=state.num_shortened + shortened,
+        num_long=state.num_long + guard.long.astype(state.num_long.dtype),
     )

@@ -1,17 +1,31 @@
 """Algorithm 2 of the paper, which is a whole step: the last, or only, of a chain."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from cdopt_jax import stiefel
-from cdopt_jax._algebra import widen
-from cdopt_jax._hyperparameters import at, check_positive
-from cdopt_jax._selection import Mask
-from cdopt_jax.prox import Regularizer
+from cdopt_jax._checks import check_positive, schedule_value
+from cdopt_jax._errors import naming, public
+from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.paths import leaves_beside
+from cdopt_jax._leaves.view import View, first_view
+from cdopt_jax._math.products import widen
+from cdopt_jax._transforms.state import incremented, zero
+from cdopt_jax.prox import Regularizer, check_regularizer
 
-from ._groups import each_group
-from ._leaves import begin, first_step, next_step, survey
+
+class ProximalState(NamedTuple):
+    """The state of `proximal_step`.
+
+    Attributes:
+        num_proximal_steps: How many steps were taken.
+    """
+
+    num_proximal_steps: Array
 
 
 def proximal_step(
@@ -77,45 +91,44 @@ def proximal_step(
         Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth
         Optimization over the Stiefel Manifold", Algorithm 2.
     """
-    who = "proximal_step"
-    check_positive(who, "learning_rate", learning_rate)
-    if not isinstance(regularizer, Regularizer):
-        raise ValueError(
-            f"{who}: regularizer must be a Regularizer(value, prox), such as "
-            f"prox.l1(1e-4) or prox.none(); it is {regularizer!r}."
-        )
+    with naming("proximal_step"):
+        check_positive("learning_rate", learning_rate)
+        check_regularizer(regularizer)
 
+    @public("proximal_step")
     def init(params):
-        begin(who, mask, params)
+        first_view(params, mask)
         jax.eval_shape(regularizer.prox, params, 1.0)  # so that misfits are found now
-        return first_step()
+        return ProximalState(num_proximal_steps=zero())
 
+    @public("proximal_step")
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        leaves = survey(who, mask, params)
-        given = leaves.beside(who, updates)
-        eta = at(learning_rate, state.step)
+        view = View(params, mask)
+        given = leaves_beside("updates", updates, params)
+        eta = schedule_value(learning_rate, state.num_proximal_steps)
 
         def forward(group, u):
             x, form = group.x, group.form.arguments
-            along = stiefel.vjp(x, u, **form) if tangential else u
-            return (stiefel.dissolve(x, **form) - jnp.asarray(eta, x.dtype) * along,)
+            direction = stiefel.vjp(x, u, **form) if tangential else u
+            return stiefel.dissolve(x, **form) - jnp.asarray(eta, x.dtype) * direction
 
         def plain(u, x):
             wide = widen(jnp.promote_types(u.dtype, x.dtype))
             return x.astype(wide) - jnp.asarray(eta, wide) * u.astype(wide)
 
-        rows = list(zip(given, leaves.leaves, strict=True))
-        stepped, _ = each_group(leaves.groups, forward, leaves.constrained(given))
-        landed = leaves.merge(stepped, [plain(*row) for row in rows])
-        treedef = jax.tree.structure(params)
-        landed = treedef.flatten_up_to(regularizer.prox(landed, eta))
-
         def back(y, u, x):
             dtype = jnp.promote_types(u.dtype, x.dtype)
             return (y - x.astype(y.dtype)).astype(dtype)
 
-        moves = [back(y, *row) for y, row in zip(landed, rows, strict=True)]
-        return treedef.unflatten(moves), next_step(state)
+        leaves, treedef = jax.tree.flatten(params)
+        free = [plain(u, x) for u, x in zip(given, leaves, strict=True)]
+        stepped = view.map(forward, view.select(updates, "updates"))
+        ahead = view.merge(stepped, treedef.unflatten(free))
+        ends = treedef.flatten_up_to(regularizer.prox(ahead, eta))
+        rows = zip(ends, given, leaves, strict=True)
+        moves = treedef.unflatten([back(y, u, x) for y, u, x in rows])
+        count = incremented(state.num_proximal_steps)
+        return moves, ProximalState(num_proximal_steps=count)
 
     return optax.GradientTransformationExtraArgs(init, update)

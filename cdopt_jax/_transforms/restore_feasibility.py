@@ -3,9 +3,9 @@
 import optax
 
 from cdopt_jax import stiefel
-from cdopt_jax._selection import Mask
-
-from ._leaves import begin, survey
+from cdopt_jax._errors import public
+from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.view import View, first_view
 
 
 def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraArgs:
@@ -29,10 +29,8 @@ def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraA
         >>> import jax, jax.numpy as jnp, optax, cdopt_jax as cdx
         >>> m = jnp.diag(jnp.array([1.0, 4.0, 2.0, 3.0]))
         >>> loss = lambda x: -jnp.trace(x.T @ m @ x)
-        >>> tangent = optax.stateless(
-        ...     lambda g, x: jax.tree.map(cdx.stiefel.tangent, x, g)
-        ... )
-        >>> tx = optax.chain(tangent, optax.sgd(0.05), cdx.restore_feasibility())
+        >>> parts = cdx.project_gradients(), optax.sgd(0.05), cdx.restore_feasibility()
+        >>> tx = optax.chain(*parts)
         >>> x = cdx.stiefel.random(jax.random.key(0), (4, 2))
         >>> state = tx.init(x)
         >>> @jax.jit
@@ -44,22 +42,23 @@ def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraA
         >>> print(loss(x).round(4))
         -7.0
     """
-    who = "restore_feasibility"
 
+    @public("restore_feasibility")
     def init(params):
-        begin(who, mask, params)
+        first_view(params, mask)
         return optax.EmptyState()
 
+    @public("restore_feasibility")
     def update(updates, state, params=None, **extra_args):
         del extra_args
-        leaves = survey(who, mask, params)
+        view = View(params, mask)
+        given = view.select(updates, "updates")
 
-        def from_a(group, u):
+        def from_dissolved(group, u):
             x = group.x
-            return (u + (stiefel.dissolve(x, **group.form.arguments) - x),)
+            return u + (stiefel.dissolve(x, **group.form.arguments) - x)
 
-        given = leaves.beside(who, updates)
-        updates, _ = leaves.update(from_a, given, lands=True)
-        return updates, state
+        moves = view.map(from_dissolved, given)
+        return view.merge(view.as_moves(moves, given), updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)

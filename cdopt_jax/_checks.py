@@ -1,5 +1,6 @@
-"""Why a value cannot be used, in words, where the value is known and not traced."""
+"""What input is refused: hyper-parameters, metrics, optimisers, points."""
 
+import math
 from typing import Any
 
 import jax
@@ -9,21 +10,80 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ._layout import Layout
+from ._errors import error
+from ._math.products import AxisName
+from ._math.sharding import Layout
+
+
+def check_positive(label: str, value: Any) -> None:
+    """Raise unless ``value`` is a schedule, a traced number, or a number above zero."""
+    number = isinstance(value, int | float | np.number | np.ndarray | Array)
+    complex_ = number and jnp.iscomplexobj(value)
+    if not (number or callable(value)) or isinstance(value, bool) or complex_:
+        raise error(f"{label} must be a number or a schedule; it is {value!r}.")
+    # Arrays are left alone: `optax.inject_hyperparams` passes traced ones.
+    known = isinstance(value, int | float | np.number)
+    if known and not (value > 0 and math.isfinite(value)):
+        raise error(f"{label} must be above zero and finite; it is {value}.")
+
+
+def check_beta(beta: Any) -> bool:
+    """Whether a weight is the automatic one; raise unless it is that or positive."""
+    if not isinstance(beta, str):
+        check_positive("beta", beta)
+        return False
+    if beta != "auto":
+        raise error(f'beta must be a number, a schedule or "auto"; it is {beta!r}.')
+    return True
+
+
+def check_fraction(label: str, value: Any) -> None:
+    """Raise unless ``value`` is a number between 0 and 1, neither included."""
+    number = isinstance(value, int | float | np.number | np.ndarray | Array)
+    known = number and not isinstance(value, Tracer | bool)
+    if isinstance(value, Tracer) and value.shape == ():
+        return
+    if not known or np.shape(value) != () or not 0 < float(value) < 1:
+        raise error(
+            f"{label} must be a number between 0 and 1, such as 0.5; it is {value!r}."
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise on an object without ``init`` and ``update``."""
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise error(
+            "optimizer must be an Optax optimiser, such as optax.adam(1e-2); it is "
+            f"{optimizer!r}."
+        )
+
+
+def check_params(params: Any) -> None:
+    """Raise if ``update`` was called without parameters."""
+    if params is None:
+        raise error(
+            "this transformation needs the current parameters; call "
+            "update(updates, state, params)."
+        )
+
+
+def schedule_value(value: Any, step: Array) -> Any:
+    """The value of a number or a schedule at a step."""
+    return value(step) if callable(value) else value
 
 
 def metric_fault(
     B: ArrayLike,
     n: int | None = None,
     layout: Layout | None = None,
-    axis_name: Any = None,
+    axis_name: AxisName = None,
 ) -> str | None:
     """What keeps the array ``B`` from being a metric on n rows, or None.
 
     Args:
         B: The array.
         n: How many rows there are, if that is known.
-        layout: The layout of what it is to be applied to.
+        layout: The layout of the leaf to which B is to be applied.
         axis_name: The mapped axes that split the rows, inside ``shard_map``.
     """
     if not hasattr(B, "shape"):
@@ -52,7 +112,7 @@ def metric_fault(
 
 
 def _misfit(B, layout):
-    """What keeps a metric from meeting rows that are split like this."""
+    """What keeps a metric from acting on rows that are split like this."""
     if layout.pad:
         return (
             f"B needs a number of rows that {layout.away[layout.host]} divides; split "

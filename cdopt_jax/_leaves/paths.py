@@ -1,4 +1,4 @@
-"""The names of a tree's leaves, and prefixes spread over a tree."""
+"""The names of a tree's leaves, and trees laid beside each other."""
 
 from collections import Counter
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
+
+from cdopt_jax._errors import error
 
 
 def leaf_paths(tree: Any) -> list[str]:
@@ -34,54 +36,61 @@ def leaf_paths(tree: Any) -> list[str]:
 
 def describe_leaf(path: str, leaf: Any) -> str:
     """A leaf in words, for an error: its path, shape and dtype."""
-    who = repr(path) if path else "the array"
+    name = repr(path) if path else "the array"
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return f"{who} has shape {tuple(leaf.shape)} and dtype {leaf.dtype}"
-    return f"{who} is of type {type(leaf).__name__}"
-
-
-def spread(who: str, prefix: Any, tree: Any) -> list[Any]:
-    """The leaf of ``prefix`` that stands above each leaf of ``tree``, in order."""
-    try:
-        spread_tree = jax.tree.map(
-            lambda entry, below: jax.tree.map(lambda _: entry, below), prefix, tree
-        )
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"{who} must have the structure of the parameters, or of their upper "
-            f"levels; its leaves are: {listing(leaf_paths(prefix))}, and those of the "
-            f"parameters: {listing(leaf_paths(tree))}."
-        ) from None
-    return jax.tree.structure(tree).flatten_up_to(spread_tree)
-
-
-def align(who: str, label: str, others: Any, params: Any) -> list[Any]:
-    """The leaves of ``others`` beside those of ``params``, of the same shapes."""
-    leaves, treedef = jax.tree.flatten(params)
-    try:
-        along = treedef.flatten_up_to(others)
-    except (ValueError, TypeError):
-        raise ValueError(
-            f"{who}: {label} and params must have the same structure; the leaves of "
-            f"the one are: {listing(leaf_paths(others))}, of the other: "
-            f"{listing(leaf_paths(params))}."
-        ) from None
-    for path, other, leaf in zip(leaf_paths(params), along, leaves, strict=True):
-        if jnp.shape(other) != jnp.shape(leaf):
-            raise ValueError(
-                f"{who}: {label} must have the shapes of params; "
-                f"{describe_leaf(path, other)}, its parameter {jnp.shape(leaf)}."
-            )
-        if not jnp.issubdtype(jnp.result_type(other), jnp.floating) and (
-            jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        ):
-            raise ValueError(
-                f"{who}: {label} must be floating point; {describe_leaf(path, other)}."
-            )
-    return along
+        return f"{name} has shape {tuple(leaf.shape)} and dtype {leaf.dtype}"
+    return f"{name} is of type {type(leaf).__name__}"
 
 
 def listing(paths: list[str], limit: int = 40) -> str:
     """The paths as text, cut where there are many."""
     shown = ", ".join(repr(path) for path in paths[:limit])
     return shown + (f", … ({len(paths)} in all)" if len(paths) > limit else "")
+
+
+def broadcast_prefix(label: str, prefix: Any, tree: Any) -> list[Any]:
+    """The leaf of ``prefix`` that stands above each leaf of ``tree``, in order."""
+    try:
+        full = jax.tree.map(
+            lambda entry, below: jax.tree.map(lambda _: entry, below), prefix, tree
+        )
+    except (ValueError, TypeError):
+        raise error(
+            f"{label} must have the structure of the parameters, or of their upper "
+            f"levels; its leaves are: {listing(leaf_paths(prefix))}, and those of the "
+            f"parameters: {listing(leaf_paths(tree))}."
+        ) from None
+    return jax.tree.structure(tree).flatten_up_to(full)
+
+
+def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
+    """The leaves of ``others``, a tree of the structure and shapes of ``params``."""
+    leaves, treedef = jax.tree.flatten(params)
+    try:
+        found = treedef.flatten_up_to(others)
+    except (ValueError, TypeError):
+        raise error(
+            f"{label} and params must have the same structure; the leaves of "
+            f"{label} are: {listing(leaf_paths(others))}, those of params: "
+            f"{listing(leaf_paths(params))}."
+        ) from None
+    if all(_fits(other, leaf) for other, leaf in zip(found, leaves, strict=True)):
+        return found
+    for path, other, leaf in zip(leaf_paths(params), found, leaves, strict=True):
+        if jnp.shape(other) != jnp.shape(leaf):
+            raise error(
+                f"{label} must have the shapes of params; "
+                f"{describe_leaf(path, other)}, its parameter {jnp.shape(leaf)}."
+            )
+        if not _fits(other, leaf):
+            raise error(
+                f"{label} must be floating point; {describe_leaf(path, other)}."
+            )
+    return found
+
+
+def _fits(other, leaf):
+    if jnp.shape(other) != jnp.shape(leaf):
+        return False
+    inexact = jnp.issubdtype(jnp.result_type(other), jnp.floating)
+    return inexact or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating)

@@ -1,4 +1,4 @@
-"""The nearest point of the manifold, z·G^(−1/2) with G = zᵀBz, from G alone.
+"""The nearest point of the manifold, z·G^(−1/2) with G = zᴴBz, from G alone.
 
 q(w) = 1 − w/2 + 3w²/8 − 5w³/16 + 35w⁴/128 is the Taylor polynomial of (1 + w)^(−1/2).
 With F = G/c − I for a number c, the residual of z·q(F)/√c is e(F), where
@@ -14,7 +14,7 @@ rank to the manifold, if c is so large that no eigenvalue of G/c is above 2.
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ._algebra import each, eye, mm, norm
+from .products import eye, mm, norm, per_matrix
 
 COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
 """Those of q."""
@@ -36,12 +36,12 @@ def series(f: Array, degree: int) -> Array:
 
 def mean_eigenvalue(gram: Array) -> Array:
     """The trace over p, for each matrix."""
-    return jnp.sum(gram * eye(gram), axis=(-2, -1)) / gram.shape[-1]
+    return jnp.sum(jnp.real(gram) * jnp.real(eye(gram)), axis=(-2, -1)) / gram.shape[-1]
 
 
 def deviation(gram: Array, scale: Array) -> Array:
     """F = G/c − I."""
-    return gram / each(scale) - eye(gram)
+    return gram / per_matrix(scale) - eye(gram)
 
 
 def schatten(e: Array) -> Array:
@@ -80,11 +80,13 @@ def inverse_root(gram: Array, close: Array) -> tuple[Array, Array, Array]:
         k, f, _ = carry
         return (k < APPLICATIONS) & ~jnp.all(frobenius(f) <= close**0.5)
 
-    carry = (0, deviation(gram, scale), one / each(jnp.sqrt(scale)))
+    start = jnp.zeros([], jnp.int32)
+    carry = (start, deviation(gram, scale), one / per_matrix(jnp.sqrt(scale)))
     times, f, w = loop(is_far, apply, carry, APPLICATIONS)
     # Once more, cut to degree 1. An eigenvalue of G/c that k applications bring to one
     # was above 5.2^(−k).
-    return w - mm(w, f) / 2, frobenius(f) ** 2, half * 5.2**times
+    growth = 5.2 ** times.astype(half.dtype)
+    return w - mm(w, f) / 2, frobenius(f) ** 2, half * growth
 
 
 def loop(goes_on, body, carry, most: int):

@@ -12,7 +12,7 @@ hand before the products are made, and does not vanish at a solution.
 import jax.numpy as jnp
 from jax import Array
 
-from ._algebra import Form, norm
+from .products import Form, norm
 
 SHARE = 2.0
 """The constant c above."""
@@ -26,7 +26,7 @@ EDGE = 0.5
 
 def weight(g: Array, form: Form) -> Array:
     """The weight that the gradient of each matrix asks for: c‖g‖_F/√p."""
-    size = jnp.sqrt(form.length(g, g) / g.shape[-1])
+    size = jnp.sqrt(form.dot(g, g) / g.shape[-1])
     return SHARE * jnp.where(jnp.isfinite(size), size, 0)
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ._algebra import Form
+from .products import Form
 
 
 class Stored(NamedTuple):
@@ -29,6 +29,8 @@ def rounded(x: Array, move: Array, stored: Stored) -> Array:
     """The point x + move as it will be stored."""
 
     def to(v, dtype):
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return v  # there is no complex half precision
         # Not astype twice, which XLA may leave out.
         kind = jnp.finfo(dtype)
         return lax.reduce_precision(v, kind.nexp, kind.nmant)
@@ -42,5 +44,5 @@ def storing_error(x: Array, move: Array, y: Array, form: Form, stored: Stored) -
     ‖E(y + d)‖ ≤ ‖E(y)‖ + 2‖y‖δ + δ², where δ is the norm of d and ‖y‖ ≤ 1.1.
     """
     d = lax.stop_gradient(rounded(x, move, stored) - y)
-    delta = jnp.sqrt(form.length(d, form.apply(d)))
+    delta = jnp.sqrt(form.dot(d, form.apply(d)))
     return 2.2 * delta + delta**2

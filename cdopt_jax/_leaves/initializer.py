@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from . import stiefel
-from ._reading import Stiefel, settle
+from cdopt_jax import stiefel
+from cdopt_jax._errors import error, naming, public
+
+from .reading import Stiefel, settle
 
 
 def initializer(
@@ -41,25 +43,27 @@ def initializer(
     """
     spec = Stiefel() if spec is None else spec
     if not isinstance(spec, Stiefel):
-        raise ValueError(
-            f"initializer: spec must be a Stiefel(…), as those of cdx.layers; it is "
-            f"{spec!r}."
-        )
+        with naming("initializer"):
+            raise error(
+                f"spec must be a Stiefel(…), as those of cdx.layers; it is {spec!r}."
+            )
 
+    @public("initializer")
     def init(key: Array, asked: Any, dtype: Any = None, **_: Any) -> Array:
         dtype = jnp.result_type(float if dtype is None else dtype)
         read = tuple(asked if shape is None else shape)
         if math.prod(read) != math.prod(asked):
-            raise ValueError(
-                f"initializer: the layer asks for an array of shape {tuple(asked)}, "
-                f"which has not the size of shape={read}; give the layer's own."
+            raise error(
+                f"the layer asks for an array of shape {tuple(asked)}, with "
+                f"{math.prod(asked)} entries, but shape={read} has {math.prod(read)}; "
+                "give the shape of the layer's kernel."
             )
         leaf = jax.ShapeDtypeStruct(read, dtype)
         try:
-            reading = settle("initializer", "", leaf, spec)
-        except ValueError as error:
+            reading = settle("", leaf, spec)
+        except ValueError as misfit:
             raise ValueError(
-                f"{error} If the layer has its kernel in another shape than it asks "
+                f"{misfit} If the layer has its kernel in another shape than it asks "
                 "for, as attention has, give that: initializer(spec, "
                 "shape=(features, heads, head_dim))."
             ) from None

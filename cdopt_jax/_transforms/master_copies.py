@@ -13,7 +13,9 @@ import optax
 from jax import lax
 from jax.typing import DTypeLike
 
-from ._paths import align, leaf_paths, listing
+from cdopt_jax._checks import check_optimizer, check_params
+from cdopt_jax._errors import error, naming, public
+from cdopt_jax._leaves.paths import leaf_paths, leaves_beside, listing
 
 
 class MasterState(NamedTuple):
@@ -58,9 +60,9 @@ def master_copies(
         arguments are passed on; ``grad`` with the dtype of the copies.
 
     Raises:
-        ValueError: At once, on an optimiser that is none or a dtype that is not
-            floating point; from ``update``, when ``params`` is missing or the state is
-            that of other parameters.
+        ValueError: At once, on an object without ``init`` and ``update`` or a dtype
+            that is not floating point; from ``update``, when ``params`` is missing or
+            the state is that of other parameters.
 
     Examples:
         Steps too short for bf16 still add up:
@@ -76,40 +78,35 @@ def master_copies(
         >>> print(run(optax.sgd(1e-3), x), run(cdx.master_copies(optax.sgd(1e-3)), x))
         [1 1] [0.898438 0.898438]
     """
-    who = "master_copies"
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise ValueError(
-            f"{who}: optimizer must be an Optax optimiser, such as optax.adam(1e-2); "
-            f"it is {optimizer!r}."
-        )
-    _check_dtype(who, dtype)
+    with naming("master_copies"):
+        check_optimizer(optimizer)
+        _check_dtype(dtype)
     inner = optax.with_extra_args_support(optimizer)
 
+    @public("master_copies")
     def init(params):
         copies = jax.tree.map(
             lambda x: jnp.astype(x, dtype) if _narrower(x, dtype) else None, params
         )
-        return MasterState(copies, inner.init(jax.tree.map(_either, params, copies)))
+        points = jax.tree.map(_either, params, copies)
+        return MasterState(copies=copies, optimizer=inner.init(points))
 
     def widened(label, grads, params):
         """Gradients in the dtype of what the optimiser takes for the parameters."""
         # Those of `optax.lookahead` are of one of its two sets.
         if isinstance(params, optax.LookaheadParams):
             params = params.fast
-        along = align(who, label, grads, params)
+        leaves = leaves_beside(label, grads, params)
         return jax.tree.map(
             lambda x, g: jnp.astype(g, dtype) if _narrower(x, dtype) else g,
             params,
-            jax.tree.structure(params).unflatten(along),
+            jax.tree.structure(params).unflatten(leaves),
         )
 
+    @public("master_copies")
     def update(updates, state, params=None, **extra_args):
-        if params is None:
-            raise ValueError(
-                f"{who}: this transformation needs the current parameters; call "
-                "update(updates, state, params)."
-            )
-        _check_state(who, state, params, dtype)
+        check_params(params)
+        _check_state(state, params, dtype)
         points = jax.tree.map(_followed, params, state.copies)
         updates = widened("updates", updates, params)
         if "grad" in extra_args:
@@ -119,7 +116,7 @@ def master_copies(
         )
         updates = jax.tree.map(_move, params, state.copies, points, updates)
         copies = jax.tree.map(_reached, params, state.copies, updates)
-        return updates, MasterState(copies, inner_state)
+        return updates, MasterState(copies=copies, optimizer=inner_state)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -159,28 +156,28 @@ def _reached(x, copy, u):
     return None if copy is None else x.astype(copy.dtype) + u
 
 
-def _check_dtype(who, dtype):
+def _check_dtype(dtype):
     try:
         known = jnp.issubdtype(dtype, jnp.floating)
     except TypeError:
         known = False
     if not known:
-        raise ValueError(
-            f"{who}: dtype must be a floating-point dtype; it is {dtype!r}; write "
+        raise error(
+            f"dtype must be a floating-point dtype; it is {dtype!r}; write "
             "master_copies(optimizer, jnp.float32)."
         )
     if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
-        raise ValueError(
-            f"{who}: dtype is {jnp.dtype(dtype)}, which JAX has switched off; write "
+        raise error(
+            f"dtype is {jnp.dtype(dtype)}, which JAX has switched off; write "
             'jax.config.update("jax_enable_x64", True) first.'
         )
 
 
-def _check_state(who, state, params, dtype):
+def _check_state(state, params, dtype):
     """Raise unless a state holds the copies that these parameters need."""
     if not isinstance(state, MasterState):
-        raise ValueError(
-            f"{who}: the state must be the MasterState that init made; it is a "
+        raise error(
+            f"the state must be the MasterState that init made; it is a "
             f"{type(state).__name__}. Where it was restored from a checkpoint, restore "
             "it with init(params) as the target, which has the right structure."
         )
@@ -193,8 +190,8 @@ def _check_state(who, state, params, dtype):
     if wanted != [None if c is None else jnp.shape(c) for c in copies]:
         rows = zip(leaf_paths(params), wanted, strict=True)
         halves = [path for path, shape in rows if shape is not None]
-        raise ValueError(
-            f"{who}: the state must hold a copy of each leaf of lower precision than "
+        raise error(
+            f"the state must hold a copy of each leaf of lower precision than "
             f"{jnp.dtype(dtype)} ({listing(halves)}), and of no other; write "
             "state = tx.init(params) for parameters in the dtype they are trained in."
         )

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from . import stiefel
-from ._paths import leaf_paths
-from ._selection import Mask, select
+from cdopt_jax import stiefel
+from cdopt_jax._errors import public
+
+from .masks import Mask, select
+from .paths import leaf_paths
 
 
+@public("describe")
 def describe(params: Any, mask: Mask = None) -> str:
     """A table of the leaves: which are constrained, and how they are read.
 
@@ -35,7 +38,7 @@ def describe(params: Any, mask: Mask = None) -> str:
     """
     header = ("path", "shape", "read as", "matrices", "orthonormal", "feasibility")
     leaves, paths = jax.tree.leaves(params), leaf_paths(params)
-    readings = select("describe", params, mask)
+    readings = select(params, mask)
     lines: list[tuple[str, ...]] = [header]
     for path, leaf, r in zip(paths, leaves, readings, strict=True):
         head = (path or "(the array)", str(jnp.shape(leaf)))

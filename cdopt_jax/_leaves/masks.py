@@ -7,16 +7,19 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
-from ._paths import describe_leaf, leaf_paths, listing, spread
-from ._reading import Reading, Stiefel, settle
+from cdopt_jax._errors import error, naming, public, user_code
+
+from .paths import broadcast_prefix, describe_leaf, leaf_paths, listing
+from .reading import Reading, Stiefel, settle
 
 _DEFAULT = Stiefel()
 
-Mask = Any
-"""None for every leaf; a tree, or its upper levels, of True, False and `Stiefel`; or a
-callable from the parameters to one, such as `where` makes."""
-
+Mask = bool | Stiefel | Callable[[Any], Any] | Mapping[Any, Any] | Sequence[Any] | None
+"""Which leaves are constrained: None for every leaf; a tree, or its upper levels, of
+True, False and `Stiefel`; or a callable from the parameters to such a tree, as `where`
+makes it."""
 
 Pattern = str | Callable[[str, Any], bool]
 """A shell pattern on the '/'-joined path, or a predicate of the path and the leaf."""
@@ -27,17 +30,24 @@ _COLLECTIONS = ("batch_stats", "cache", "intermediates", "quant_stats")
 
 @dataclasses.dataclass(frozen=True)
 class _Where:
+    """The mask that `where` makes."""
+
     readings: tuple[tuple[Pattern, Stiefel], ...]
     exclude: tuple[Pattern, ...]
 
     def __call__(self, tree: Any) -> Any:
+        # Also where another function calls the mask: the mistake is in the patterns.
+        with user_code(), naming("where"):
+            return self._mask(tree)
+
+    def _mask(self, tree):
         rows = list(zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True))
         # No leaves at all is no mistake: Optax asks so for the structure of a state.
         patterns = [*(pattern for pattern, _ in self.readings), *self.exclude]
         for pattern in patterns if rows else []:
             if not any(_matches(pattern, *row) for row in rows):
-                raise ValueError(
-                    f"where: the pattern {pattern!r} matches no leaf; the leaves are: "
+                raise error(
+                    f"the pattern {pattern!r} matches no leaf; the leaves are: "
                     f"{listing([path for path, _ in rows])}."
                 )
         entries = [self._entry(*row) for row in rows]
@@ -50,10 +60,11 @@ class _Where:
             if _matches(pattern, path, leaf):
                 name = path.rpartition("/")[2]
                 if name in _NOT_MATRICES and not str(pattern).endswith(name):
-                    raise ValueError(
-                        f"where: the pattern {pattern!r} also catches "
-                        f"{describe_leaf(path, leaf)}, which is no matrix of weights. "
-                        f'Write exclude="*{name}", or name it if it is meant.'
+                    raise error(
+                        f"the pattern {pattern!r} also matches {path!r}, and a leaf "
+                        f"named {name!r} is not a matrix of weights; "
+                        f'{describe_leaf(path, leaf)}. Write exclude="*{name}", or, if '
+                        "this leaf is meant, a pattern that ends with its name."
                     )
                 return spec
         return False
@@ -65,6 +76,7 @@ def _matches(pattern, path, leaf):
     return bool(pattern(path, leaf))
 
 
+@public("where")
 def where(
     *patterns: Pattern | Mapping[str, Stiefel],
     spec: Stiefel = _DEFAULT,
@@ -109,72 +121,75 @@ def where(
         exclude = (exclude,)
     every = [pattern for pattern, _ in readings]
     if not readings or not all(isinstance(p, str) or callable(p) for p in every):
-        raise ValueError(
-            f'where: give patterns, such as where("*/kernel"); got {patterns}.'
-        )
+        raise error(f'give patterns, such as where("*/kernel"); got {patterns}.')
     if not all(isinstance(p, str) or callable(p) for p in exclude):
-        raise ValueError(
-            "where: exclude must be patterns or predicates, such as "
+        raise error(
+            "exclude must be patterns or predicates, such as "
             f'exclude="*/bias"; it is {exclude!r}.'
         )
     for _, reading in readings:
         if not isinstance(reading, Stiefel):
-            raise ValueError(f"where: spec must be a Stiefel(…); it is {reading!r}.")
+            raise error(f"spec must be a Stiefel(…); it is {reading!r}.")
     return _Where(tuple(readings), tuple(exclude))
 
 
-def resolve(who: str, mask: Mask, tree: Any) -> Any:
-    """The mask of a tree, which a callable makes of it.
-
-    A module that can be called, as in Equinox, is a tree like any other.
-    """
-    if mask is Stiefel:
-        raise ValueError(f"{who}: mask is the class Stiefel; write Stiefel().")
-    made_by = callable(mask) and all(callable(m) for m in jax.tree.leaves(mask))
-    return mask(tree) if made_by else mask
-
-
-def select(who: str, tree: Any, mask: Mask) -> list[Reading | None]:
+def select(tree: Any, mask: Mask) -> list[Reading | None]:
     """The reading of each leaf, in the order of ``jax.tree.leaves``; None if free.
 
     Args:
-        who: The public function that asks, for its errors.
         tree: The parameters, or shapes and dtypes in their place.
         mask: Which leaves are constrained.
     """
-    _refuse_collections(who, tree)
-    mask = resolve(who, mask, tree)
+    _refuse_collections(tree)
+    entry_tree: Any = _resolve(mask, tree)
     leaves, paths = jax.tree.leaves(tree), leaf_paths(tree)
-    if mask is None:
+    if entry_tree is None:
         entries = [True] * len(leaves)
     else:
-        entries = spread(f"{who}: mask", mask, tree)
+        entries = broadcast_prefix("mask", entry_tree, tree)
     readings = []
     for path, leaf, entry in zip(paths, leaves, entries, strict=True):
         if isinstance(entry, Stiefel):
-            readings.append(settle(who, path, leaf, entry))
+            readings.append(settle(path, leaf, entry))
         elif isinstance(entry, bool | np.bool_):
-            readings.append(settle(who, path, leaf, _DEFAULT) if entry else None)
+            readings.append(settle(path, leaf, _DEFAULT) if entry else None)
         else:
-            raise ValueError(
-                f"{who}: mask must hold True, False or a Stiefel(…); at {path!r} it "
-                f"holds {entry!r}."
+            raise error(
+                f"mask must hold True, False or a Stiefel(…); at {path!r} it holds "
+                f"{entry!r}."
             )
     if leaves and not any(readings):
-        raise ValueError(
-            f"{who}: mask selects no leaf, so nothing would be constrained; the leaves "
-            f"are: {listing(paths)}."
+        raise error(
+            "mask selects no leaf, so nothing would be constrained; the leaves are: "
+            f"{listing(paths)}."
         )
     return readings
 
 
-def _refuse_collections(who, tree):
+def _resolve(mask, tree):
+    """The mask as a tree, which a callable makes of the parameters.
+
+    A module that can be called, as in Equinox, is a tree like any other. The parameters
+    of `optax.lookahead` are a pair of trees, and the mask holds for both.
+    """
+    if mask is Stiefel:
+        raise error("mask is the class Stiefel; write Stiefel().")
+    if mask is not None and isinstance(tree, optax.LookaheadParams):
+        return optax.LookaheadParams(
+            fast=_resolve(mask, tree.fast), slow=_resolve(mask, tree.slow)
+        )
+    if callable(mask) and all(callable(m) for m in jax.tree.leaves(mask)):
+        return mask(tree)
+    return mask
+
+
+def _refuse_collections(tree):
     """Raise on all the variables of a Linen module, of which only one is trained."""
     keys = list(tree) if isinstance(tree, Mapping) else []
     others = [key for key in keys if key in _COLLECTIONS]
     if "params" in keys and others:
-        raise ValueError(
-            f"{who}: these are all the variables of a Linen module, {listing(keys)}, "
+        raise error(
+            f"these are all the variables of a Linen module, {listing(keys)}, "
             'and not its parameters alone; write variables["params"] for '
             f"variables, and keep {listing(others)} apart."
         )

@@ -13,11 +13,19 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ._algebra import Form, widen
-from ._faults import metric_fault
-from ._layout import Layout, hidden, mapped_axes, plan, unknown_axes, whole_shape
-from ._paths import describe_leaf, listing
-from .stiefel import Metric
+from cdopt_jax._checks import metric_fault
+from cdopt_jax._errors import error, naming
+from cdopt_jax._math.products import Form, Metric, widen
+from cdopt_jax._math.sharding import (
+    Layout,
+    hidden,
+    mapped_axes,
+    plan,
+    unknown_axes,
+    whole_shape,
+)
+
+from .paths import describe_leaf, listing
 
 Axes = int | tuple[int, ...]
 
@@ -64,33 +72,34 @@ class Stiefel:
     sharding: PartitionSpec | None = None
 
     def __post_init__(self):
+        with naming("Stiefel"):
+            self._check()
+
+    def _check(self):
         for label in ("rows", "columns"):
             axes = getattr(self, label)
             given = axes if isinstance(axes, tuple) else (axes,)
             if not (label == "rows" and axes is None) and not all(
                 isinstance(a, int) and not isinstance(a, bool) for a in given
             ):
-                raise ValueError(
-                    f"Stiefel: {label} must be an axis or a tuple of axes; it is "
-                    f"{axes!r}."
+                raise error(
+                    f"{label} must be an axis or a tuple of axes; it is {axes!r}."
                 )
         if not isinstance(self.blocks, int) or isinstance(self.blocks, bool):
-            raise ValueError(
-                f"Stiefel: blocks must be a whole number; it is {self.blocks!r}."
-            )
+            raise error(f"blocks must be a whole number; it is {self.blocks!r}.")
         if self.blocks < 1:
-            raise ValueError(f"Stiefel: blocks must be 1 or more; it is {self.blocks}.")
+            raise error(f"blocks must be 1 or more; it is {self.blocks}.")
         if isinstance(self.sharding, NamedSharding):
             object.__setattr__(self, "sharding", self.sharding.spec)
         if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
-            raise ValueError(
-                "Stiefel: sharding must be a jax.sharding.PartitionSpec, with an entry "
-                f"for each axis of the leaf; it is {self.sharding!r}."
+            raise error(
+                "sharding must be a jax.sharding.PartitionSpec, with an entry for each "
+                f"axis of the leaf; it is {self.sharding!r}."
             )
         if self.B is None or callable(self.B):
             return
         if fault := metric_fault(self.B):
-            raise ValueError(f"Stiefel: {fault}.")
+            raise error(f"{fault}.")
 
     def __eq__(self, other):
         if not isinstance(other, Stiefel):
@@ -116,10 +125,10 @@ class Reading:
         shape: The shape of the leaf.
         B: The metric.
         blocks: Into how many blocks the columns are cut.
-        laid: The shape computed with: padded, or a device's own part.
+        computed_shape: The shape computed with: padded, or a device's own part.
         layout: Where the leaf lies on a mesh, if that is known and matters.
         across: The mapped axes that split the batch, inside ``shard_map``.
-        secret: A layout that a traced program would have to know and will not.
+        hidden_layout: A layout that a traced program would have to know and will not.
     """
 
     batch: tuple[int, ...]
@@ -128,10 +137,10 @@ class Reading:
     shape: tuple[int, ...]
     B: Metric
     blocks: int
-    laid: tuple[int, ...] = ()
+    computed_shape: tuple[int, ...] = ()
     layout: Layout | None = None
     across: tuple[str, ...] = ()
-    secret: PartitionSpec | None = None
+    hidden_layout: PartitionSpec | None = None
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -153,13 +162,16 @@ class Reading:
     @property
     def form(self) -> Form:
         """The form in which the columns of the matrices are orthonormal."""
-        over = self.layout.over if self.layout else ()
-        padded = self.layout is not None and self.layout.pad > 0
+        layout, indicator = self.layout, None
+        if layout is not None and layout.pad:
+            shape = layout.given
+
+            def indicator():
+                return self.read(jnp.ones(shape))
+
+        over = layout.over if layout else ()
         return Form(
-            B=self.B,
-            axis_name=over or None,
-            across=self.across,
-            indicator=self._indicator if padded else None,
+            B=self.B, axis_name=over or None, across=self.across, indicator=indicator
         )
 
     def read(self, leaf: Array) -> Array:
@@ -169,8 +181,8 @@ class Reading:
         x = x.astype(widen(x.dtype))
         x = x.transpose(self._order)
         cut = () if self.blocks == 1 else (self.blocks,)
-        width = math.prod(self.laid[a] for a in self.columns) // self.blocks
-        x = x.reshape(*(self.laid[a] for a in self.batch), -1, *cut, width)
+        width = math.prod(self.computed_shape[a] for a in self.columns) // self.blocks
+        x = x.reshape(*(self.computed_shape[a] for a in self.batch), -1, *cut, width)
         x = x.swapaxes(-3, -2) if cut else x
         return x.mT if self.wide else x
 
@@ -178,14 +190,10 @@ class Reading:
         """The inverse of `read`, in the given dtype."""
         x = x.mT if self.wide else x
         x = x if self.blocks == 1 else x.swapaxes(-3, -2)
-        x = x.reshape([self.laid[a] for a in self._order])
+        x = x.reshape([self.computed_shape[a] for a in self._order])
         x = x.transpose(tuple(np.argsort(self._order)))
         x = x if self.layout is None else self.layout.leave(x)
         return x.astype(dtype)
-
-    def _indicator(self):
-        """Ones for the entries of the leaf, zeros for those that were padded."""
-        return self.read(jnp.ones(self.layout.given))
 
     @property
     def _order(self):
@@ -198,11 +206,11 @@ class Reading:
         return math.prod(self._sizes(axes))
 
 
-def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
+def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
     """The spec applied to a leaf's shape, or an error that names the leaf."""
 
     def fault(must, then):
-        return ValueError(f"{who}: {must}; {describe_leaf(path, leaf)}. {then}")
+        return error(f"{must}; {describe_leaf(path, leaf)}. {then}")
 
     shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
     if spec.sharding is not None and shape is not None:
@@ -254,7 +262,15 @@ def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
             "Give the number of gates, groups or heads of this layer as blocks.",
         )
     here = tuple(leaf.shape)
-    reading = Reading(batch, rows, columns, tuple(shape), spec.B, spec.blocks, here)
+    reading = Reading(
+        batch=batch,
+        rows=rows,
+        columns=columns,
+        shape=tuple(shape),
+        B=spec.B,
+        blocks=spec.blocks,
+        computed_shape=here,
+    )
     n = max(reading.matrix)
     if spec.B is not None and not callable(spec.B) and jnp.shape(spec.B) != (n, n):
         raise fault(
@@ -276,14 +292,14 @@ def settle(who: str, path: str, leaf: Any, spec: Stiefel) -> Reading:
         )
     # A flattened axis is split as its first part is.
     moved = layout.away != layout.home or layout.host != tall[0]
-    secret = hidden(leaf) if moved and spec.sharding is None else None
+    hidden_layout = hidden(leaf) if moved and spec.sharding is None else None
     tall = tuple(sorted(tall, key=lambda a: (a != layout.host, tall.index(a))))
     rows, columns = (other, tall) if reading.wide else (tall, other)
     return dataclasses.replace(
         reading,
         rows=rows,
         columns=columns,
-        laid=layout.shape,
+        computed_shape=layout.shape,
         layout=layout,
-        secret=secret,
+        hidden_layout=hidden_layout,
     )

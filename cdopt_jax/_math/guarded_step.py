@@ -1,21 +1,21 @@
 """The guarded step: to the point of the manifold nearest to x + u, for every update u.
 
-Let z = x + u, G = zᵀBz, m = tr(G)/p, F = G/m − I and E = xᵀBx − I; ‖·‖ is the spectral
-norm and r < 1 the radius. `_nearest` has the polynomial q and its properties.
+Let z = x + u, G = zᴴBz, m = tr(G)/p, F = G/m − I and E = xᴴBx − I; ‖·‖ is the spectral
+norm and r < 1 the radius. `nearest_point` has the polynomial q and its properties.
 
 1. A *short step* has ‖F‖_F⁵ ≤ `CLOSE`, or r/4 if that is less, and goes to z·q(F)/√m,
    whose residual is at most that, whatever x and u were. It takes two products of
    n×p×p, and none to two of p×p×p: where ‖F‖_F² or ‖F‖_F³ is as small, q is cut.
-2. Other steps are *long*. They go to z·`inverse_root`(G): again two products of n×p×p.
-   What is left of F is measured, in p×p algebra.
-3. Where that is too much, or rounding may be, z is replaced by the point that was
-   reached and G is formed again, a few times. This converges for z of full rank.
-4. If z is singular, or nearly so, or not finite, and ‖E‖ ≤ r, then x + tu takes its
-   place, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. σ_min(x) is at
-   least √(1 − r), so x + tu has full rank. If ‖E‖ > r, the place of z is taken by x
-   alone, to which a small matrix of full rank is added.
-5. What items 3 and 4 lead to is measured as it will be stored. If it comes of item 4,
-   its residual is above r and ‖E‖ ≤ r, then x stays where it is.
+2. Every other step is a *long step*. It goes to z·`inverse_root`(G): again two products
+   of n×p×p. The residual that the factor leaves is measured, in p×p algebra.
+3. Where that residual is too large, or rounding may be, z is replaced by the point that
+   was reached and G is formed again, a few times. This converges for z of full rank.
+4. If z is singular, or nearly so, or not finite, and ‖E‖ ≤ r, then x + tu takes the
+   place of z, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. It has
+   full rank, since σ_min(x) is at least √(1 − r). If ‖E‖ > r, the place of z is taken
+   by x alone, to which a small matrix of full rank is added.
+5. The point that items 3 and 4 lead to is measured as it will be stored. If it comes of
+   item 4, its residual is above r and ‖E‖ ≤ r, then x stays where it is.
 
 So ‖E‖ ≤ r before a step implies the same after it, for every u. After a short step the
 residual is at most 2e-6, up to rounding.
@@ -33,17 +33,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ._algebra import Form, each, eye, mm, norm, phi
-from ._far import settled
-from ._nearest import (
+from .nearest_point import (
     deviation,
     frobenius,
     inverse_root,
     mean_eigenvalue,
-    schatten,
     series,
 )
-from ._rounding import Stored, storing_error
+from .products import Form, adjoint, eye, mm, norm, per_matrix, phi
+from .rounding import Stored, storing_error
+from .singular_steps import settled
 
 CLOSE = 2e-6
 """The residual that a short step may leave."""
@@ -51,12 +50,15 @@ CLOSE = 2e-6
 _SURE = 0.05
 """The bound up to which the result of a long step need not be measured."""
 
+_DEGREES = (1, 2, 4)
+"""The degrees to which q is cut, with 0, 1 and 2 products of p×p×p."""
+
 
 class Guard(NamedTuple):
     """What the guard did, one entry for each matrix.
 
     Attributes:
-        bound: A bound of ‖xᵀBx − I‖ after the step.
+        bound: A bound of ‖xᴴBx − I‖ after the step.
         fraction: The fraction of the update that was taken; 0 if it was not finite.
         long: Whether the step was long.
     """
@@ -90,25 +92,23 @@ class _Proposal(NamedTuple):
 
     @property
     def tiered(self) -> bool:
-        """Whether products of p×p×p count beside those of n×p×p."""
-        return _tiered(self.x)
+        """Whether products of p×p×p count beside those of n×p×p.
+
+        Degree 4 costs 12 % of the time of `constrain` at 1024×128, 15 % at 300×64×16
+        and nothing at 1000×16×8, where two more branches would take 0.3 s to compile.
+        """
+        n, p = self.x.shape[-2:]
+        return n < 16 * p and (n >= 4 * p or p >= 128)
 
     def move(self, w: Array) -> Array:
-        """From x to z(I + w)."""
+        """The move from x to z(I + w)."""
         return (self.z - self.x) + mm(self.z, w)
 
-    def error(self, move: Array, stored: Stored) -> Any:
+    def storing_error(self, move: Array, stored: Stored) -> Any:
         """What half precision adds to the residual of x + move."""
         if not stored.half:
             return 0.0
         return storing_error(self.x, move, self.x + move, self.form, stored)
-
-
-def _tiered(x):
-    # Degree 4 costs 12 % of the time of `constrain` at 1024×128, 15 % at 300×64×16 and
-    # nothing at 1000×16×8, where two more branches would take 0.3 s to compile.
-    n, p = x.shape[-2:]
-    return n < 16 * p and (n >= 4 * p or p >= 128)
 
 
 def guarded_steps(
@@ -117,8 +117,6 @@ def guarded_steps(
     forms: Sequence[Form],
     radius: Any,
     stored: Sequence[Stored],
-    *,
-    free: bool = False,
 ) -> list[tuple[Array, Guard]]:
     """The moves that the updates ``us`` lead to, in float32 or float64.
 
@@ -132,41 +130,41 @@ def guarded_steps(
         forms: The forms in which they are orthonormal.
         radius: The bound r.
         stored: The dtypes in which each group is stored.
-        free: Whether to take x + u itself wherever that is inside the radius, as
-            Algorithm 1 does, which sees to the constraint by its gradient.
 
     Returns:
         For each group, the move and what was done.
     """
     if not xs:
         return []
-    close = radius if free else jnp.minimum(CLOSE, radius / 4)
+    close = jnp.minimum(CLOSE, radius / 4)
     rows = zip(xs, us, forms, strict=True)
-    proposals = [_propose(*row, free=free) for row in rows]
-    tiered = not free and any(q.tiered for q in proposals)
-    degrees = [0] if free else [1, 2, 4] if tiered else [4]
+    proposals = [_propose(x, u, form) for x, u, form in rows]
+    tiered = any(q.tiered for q in proposals)
+    degrees = _DEGREES if tiered else _DEGREES[-1:]
     limits = [close ** (1 / (degree + 1)) for degree in degrees]
 
-    def usual(degree):
+    def short_steps(degree):
         results = []
         for q, to in zip(proposals, stored, strict=True):
-            move = _short(q, degree if q.tiered else degrees[-1])
-            bound = (q.size if free else jnp.full_like(q.size, close)) + q.rounding
-            results.append((move, bound + q.error(move, to), jnp.ones_like(bound)))
+            move = _short(q, degree if q.tiered else _DEGREES[-1])
+            bound = jnp.full_like(q.size, close) + q.rounding
+            bound = bound + q.storing_error(move, to)
+            results.append((move, bound, jnp.ones_like(bound)))
         return results
 
-    def long():
+    def long_steps():
         rows = zip(proposals, stored, strict=True)
         return [_long(q, close, radius, to) for q, to in rows]
 
     # One vector for all groups, not some scalars for each: less to compile. All devices
     # must choose the same branch, since those of other groups may have sums over them.
-    sizes = jnp.stack([q.form.worst(q.size) for q in proposals])
+    sizes = jnp.stack([q.form.maximum(q.size) for q in proposals])
     largest = jnp.max(jnp.where(np.array([q.tiered for q in proposals]), sizes, 0))
     tier = sum((largest > limit).astype(jnp.int32) for limit in limits[:-1])
     short = jnp.all(sizes <= limits[-1])
-    branches = [lambda d=d: usual(d) for d in degrees]
-    results = lax.switch(jnp.where(short, tier, len(degrees)), [*branches, long])
+    branches = [lambda d=d: short_steps(d) for d in degrees]
+    branch = jnp.where(short, tier, len(degrees))
+    results = lax.switch(branch, [*branches, long_steps])
     steps = []
     for q, (move, bound, fraction) in zip(proposals, results, strict=True):
         is_long = q.size > limits[-1]
@@ -174,19 +172,18 @@ def guarded_steps(
     return steps
 
 
-def _propose(x, u, form, *, free):
+def _propose(x, u, form):
     p = x.shape[-1]
     bx = form.apply(x)
-    normal = form.length(u, bx) / p
-    z = x + (u if free else u - each(normal - normal * jnp.clip(normal, 0, 1)) * x)
+    normal = form.dot(bx, u) / p
+    z = x + (u - per_matrix(normal - normal * jnp.clip(normal, 0, 1)) * x)
     bz = form.apply(z)
-    gram = form.inner(z, bz)
-    twist = form.length(z, bx) - form.length(x, bz) if form.B is not None else 0.0
+    gram = form.gram(z, bz)
+    twist = form.dot(z, bx) - form.dot(x, bz) if form.B is not None else 0.0
     rounding = _rounding(z, bz, gram, form, twist)
     gram = gram if form.B is None else phi(gram)
-    mean = jnp.ones_like(normal) if free else mean_eigenvalue(gram)
-    f = deviation(gram, mean)
-    size = schatten(f) if free else frobenius(f)
+    mean = mean_eigenvalue(gram)
+    size = frobenius(deviation(gram, mean))
     # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
     tame = (jnp.abs(normal) <= 4) & (jnp.abs(mean - 1) <= 0.75) & (size < jnp.inf)
     return _Proposal(
@@ -201,21 +198,19 @@ def _propose(x, u, form, *, free):
 
 
 def _rounding(z, bz, gram, form, twist):
-    """What rounding may add to a residual that is found from zᵀBz."""
+    """What rounding may add to a residual that is found from zᴴBz."""
     p, eps = z.shape[-1], jnp.finfo(z.dtype).eps
     if form.B is None:
         return 16 * eps * p**0.5
-    # B is symmetric: what is not symmetric here is the rounding of Bz.
-    error = norm(gram - gram.mT) + jnp.abs(twist)
-    sizes = jnp.sqrt(form.length(z, z)) * jnp.sqrt(form.length(bz, bz) / p)
-    return lax.stop_gradient(16 * eps * sizes + 4 * error)
+    # B is Hermitian: what is not Hermitian here is the rounding of Bz.
+    asymmetry = norm(gram - adjoint(gram)) + jnp.abs(twist)
+    sizes = jnp.sqrt(form.dot(z, z)) * jnp.sqrt(form.dot(bz, bz) / p)
+    return lax.stop_gradient(16 * eps * sizes + 4 * asymmetry)
 
 
 def _short(q, degree):
-    """Item 1; for degree 0 the move to z itself."""
-    if degree == 0:
-        return q.z - q.x
-    scale = each(1 / jnp.sqrt(q.mean))
+    """Item 1."""
+    scale = per_matrix(1 / jnp.sqrt(q.mean))
     w = scale * series(deviation(q.gram, q.mean), degree)
     return q.move(w + (scale - 1) * eye(w))
 
@@ -226,23 +221,22 @@ def _long(q, close, radius, stored):
     w, left, condition = inverse_root(q.gram, close)
     bound = left + condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
     # The sizes of x and z are those for which that holds.
-    sane = (q.form.length(q.x, q.form.apply(q.x)) <= 16 * p) & (q.mean <= 100)
+    sane = (q.form.dot(q.x, q.form.apply(q.x)) <= 16 * p) & (q.mean <= 100)
     regular = (left <= close) & (bound <= _SURE) & sane
 
     def direct():
         move = q.move(w - eye(w))
-        return move, bound + q.error(move, stored), jnp.ones_like(bound)
+        return move, bound + q.storing_error(move, stored), jnp.ones_like(bound)
 
     def indirect():
-        point = settled(q.x, q.z, q.gram, q.form, close, radius)
-        y, left, fraction, before = point
+        y, left, fraction, before = settled(q.x, q.z, q.gram, q.form, close, radius)
         move = y - q.x
         by = q.form.apply(y)
-        rounding = _rounding(y, by, q.form.inner(y, by), q.form, 0.0)
+        rounding = _rounding(y, by, q.form.gram(y, by), q.form, 0.0)
         after = left + storing_error(q.x, move, y, q.form, stored)
         stays = (before <= radius) & ~(after <= radius)
         return (
-            jnp.where(each(stays), 0, move),
+            jnp.where(per_matrix(stays), 0, move),
             jnp.where(stays, before, after) + rounding,
             jnp.where(stays, 0, fraction),
         )

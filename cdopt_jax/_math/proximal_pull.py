@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ._algebra import Form, each, eye
-from ._nearest import mean_eigenvalue, schatten
-from ._rounding import Stored, rounded
+from .nearest_point import mean_eigenvalue, schatten
+from .products import Form, eye, per_matrix
+from .rounding import Stored, rounded
 
 
 def pulled(
@@ -21,7 +21,7 @@ def pulled(
 ) -> tuple[Array, Array]:
     """The move from x to z, or to a point between y and z, and a bound of ‖E‖ there.
 
-    With d = z − y, E(y + sd) = (1 − s)E(y) + sE(z) − s(1 − s)dᵀBd, so that its norm is
+    With d = z − y, E(y + sd) = (1 − s)E(y) + sE(z) − s(1 − s)dᴴBd, so that its norm is
     at most (1 − s)‖E(y)‖ + s(‖E(z)‖ + ‖d‖²).
 
     Args:
@@ -39,9 +39,11 @@ def pulled(
     # The proximal map of a norm shrinks all columns alike, so that E is nearly a
     # multiple of I, whose Schatten norm is much above the spectral one.
     mean = mean_eigenvalue(e)
-    end = jnp.minimum(schatten(e), jnp.abs(mean) + schatten(e - each(mean) * eye(e)))
-    slope = end + form.length(d, form.apply(d))
+    end = jnp.minimum(
+        schatten(e), jnp.abs(mean) + schatten(e - per_matrix(mean) * eye(e))
+    )
+    slope = end + form.dot(d, form.apply(d))
     s = jnp.where(end <= radius, 1, jnp.clip((radius - bound) / slope, 0, 1))
-    move = jnp.where(each(s >= 1), z - x, y + each(s) * d - x)
+    move = jnp.where(per_matrix(s >= 1), z - x, y + per_matrix(s) * d - x)
     rounding = 16 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5
     return move, jnp.where(s >= 1, end, bound + s * slope) + rounding

@@ -5,16 +5,18 @@ from typing import Any
 import jax
 from jax import Array
 
-from ._constrain import ConstrainState, for_both
-from ._selection import Mask
-from ._transforms._leaves import constrained_paths
-from ._transforms.dissolve_gradients import DissolveState
-from ._transforms.keep_feasible import GuardState
-from ._trees import feasibility
+from cdopt_jax._errors import error, public
+from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.view import View
+from cdopt_jax._transforms.dissolve_gradients import DissolveState
+from cdopt_jax._transforms.keep_feasible import GuardState
+from cdopt_jax._trees import feasibility
 
-_STATES = (ConstrainState, GuardState, DissolveState)
+_STATES = (GuardState, DissolveState)
+_COUNTERS = ("num_updates", "num_gradients")
 
 
+@public("report")
 def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
     """The report of a state as a flat dictionary of scalars, each with a name.
 
@@ -31,8 +33,8 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         The entries ``"feasibility/<path>"`` of the parameters, and of the state
         ``"bound/<path>"``, ``"step_fraction/<path>"``,
         ``"num_shortened/<path>"``, ``"num_long/<path>"`` and
-        ``"beta/<path>"``, as far as it has them; scalar arrays, so that it works under
-        ``jit``.
+        ``"penalty_weight/<path>"``, as far as it has them; scalar arrays, so that it
+        works under ``jit``.
 
     Raises:
         ValueError: If the state holds no report, or one of other leaves.
@@ -45,35 +47,27 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         >>> print(cdx.report(state, params, mask)["step_fraction/kernel"])
         1.0
     """
-    who = "report"
-
-    def ours(node):
-        return isinstance(node, _STATES)
-
-    found = [s for s in jax.tree.leaves(state, is_leaf=ours) if ours(s)]
+    found = [s for s in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(s)]
     if not found:
-        raise ValueError(
-            f"{who}: the state holds none of constrain, keep_feasible or "
-            "dissolve_gradients; give the state that update returned."
+        raise error(
+            "the state holds none of constrain, keep_feasible or dissolve_gradients; "
+            "give the state that update returned."
         )
-    paths = constrained_paths(who, for_both(who, mask), params)
-    scalars: dict[str, Array] = {
-        f"feasibility/{path}": value
-        for path, value in feasibility(params, for_both(who, mask)).items()
-    }
+    paths = View(params, mask).paths
+    distances = feasibility(params, mask)
+    scalars = {f"feasibility/{path}": value for path, value in distances.items()}
     for part in found:
-        vectors = dict(part._asdict())
-        if isinstance(part, ConstrainState):
-            vectors = {"beta": part.beta, **part.guard._asdict()}
-        vectors.pop("num_updates", None)
-        vectors.pop("step", None)
-        for name, vector in vectors.items():
-            if vector is None:
+        for name, vector in part._asdict().items():
+            if name in _COUNTERS:
                 continue
             if vector.shape != (len(paths),):
-                raise ValueError(
-                    f"{who}: the state reports on {vector.size} leaves, and the mask "
+                raise error(
+                    f"the state reports on {vector.size} leaves, and the mask "
                     f"selects {len(paths)}; give the mask of the transformation."
                 )
             scalars |= {f"{name}/{p}": v for p, v in zip(paths, vector, strict=True)}
     return scalars
+
+
+def _is_ours(node):
+    return isinstance(node, _STATES)

@@ -136,9 +136,17 @@ def plan(
         pad = -leaf.shape[host] % parts(moved)
         shape = [n * parts(home[a]) if a in columns else n for a, n in sized]
         shape[host] = (shape[host] + pad) // parts(moved)
-        over = held + moved
-        given = tuple(leaf.shape)
-        return Layout(mesh, manual, home, away, host, pad, over, tuple(shape), given)
+        return Layout(
+            mesh=mesh,
+            manual=True,
+            home=home,
+            away=away,
+            host=host,
+            pad=pad,
+            over=held + moved,
+            shape=tuple(shape),
+            given=tuple(leaf.shape),
+        )
     names = held + moved
     hosts = list(rows) if movable else list(rows[:1])
     whole = [a for a in hosts if leaf.shape[a] % parts(names) == 0]
@@ -150,9 +158,17 @@ def plan(
     away = [() if a in (*rows, *columns) else home[a] for a in range(leaf.ndim)]
     away[host] = home[host] + tuple(n for n in names if n not in home[host])
     pad = -leaf.shape[host] % parts(names)
-    shape = tuple(n + pad if a == host else n for a, n in sized)
-    given = tuple(leaf.shape)
-    return Layout(mesh, manual, home, tuple(away), host, pad, (), shape, given)
+    return Layout(
+        mesh=mesh,
+        manual=False,
+        home=home,
+        away=tuple(away),
+        host=host,
+        pad=pad,
+        over=(),
+        shape=tuple(n + pad if a == host else n for a, n in sized),
+        given=tuple(leaf.shape),
+    )
 
 
 def whole_shape(leaf: Any, given: PartitionSpec) -> tuple[int, ...]:

@@ -1,0 +1,1 @@
+"""The mathematics of arrays of matrices: products, the guarded step, its parts."""
