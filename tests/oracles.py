@@ -63,6 +63,11 @@ def transpose(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
+def tall(x: Any) -> Any:
+    """The matrices, or where they are wide their transposes."""
+    return x if x.shape[-2] >= x.shape[-1] else transpose(x)
+
+
 def symmetric(s: Any) -> Any:
     """Φ(S), the symmetric part."""
     return (s + transpose(s)) / 2

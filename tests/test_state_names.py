@@ -26,7 +26,7 @@ ARGUMENTS: dict[str, Any] = {
     "clipping": 1.0,
     "decay": 0.9,
     "eta": 0.1,
-    "f": lambda updates, params=None: updates,
+    "f": lambda updates, _: updates,
     "fast_optimizer": ADAM,
     "freeze_mask": MASK,
     "gamma": 0.5,
