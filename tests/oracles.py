@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.linalg
 from jax.extend import core
@@ -141,6 +142,26 @@ def assert_close(actual: Any, desired: Any, tol: float) -> None:
     actual = np.asarray(actual, np.float64)
     assert actual.shape == desired.shape
     np.testing.assert_allclose(actual, desired, rtol=0, atol=tol * scale)
+
+
+def step(tx: Any) -> Callable[..., Any]:
+    """One step of an optimiser, from (params, state, grads) to (params, state)."""
+
+    def take(params, state, grads):
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return take
+
+
+def descend(tx: Any, gradient: Callable[..., Any], x: Any, steps: int) -> Any:
+    """The end of a run and its state, and the points on the way, compiled."""
+
+    def body(carry, _):
+        x, state = step(tx)(*carry, gradient(carry[0]))
+        return (x, state), x
+
+    return jax.jit(lambda x: jax.lax.scan(body, (x, tx.init(x)), length=steps))(x)
 
 
 def worst_run(tx: Any, x: jax.Array, bound: Any, steps: int) -> jax.Array:

@@ -16,7 +16,6 @@ import pytest
 from jax import export
 
 import cdopt_jax as cdx
-from cdopt_jax._master import master_copies
 from tests.oracles import normal, spd
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -140,7 +139,7 @@ TABLE: dict[str, tuple[Callable[..., Any], Any]] = {
     "constrain-beta-auto": step(cdx.constrain(ADAM, MASK, beta="auto")),
     "constrain-regularizer": step(cdx.constrain(optax.sgd(1e-2), MASK, **SHRUNK)),
     "constrain-half": step(cdx.constrain(ADAM, MASK), "bfloat16"),
-    "master_copies": step(master_copies(cdx.constrain(ADAM, MASK)), "bfloat16"),
+    "master_copies": step(cdx.master_copies(cdx.constrain(ADAM, MASK)), "bfloat16"),
     "report": (
         lambda state, x: cdx.report(state, x, MASK),
         (cdx.constrain(ADAM, MASK).init(X), X),
