@@ -74,7 +74,7 @@ def test_every_optimiser_ends_at_a_stationary_point(name):
     assert cdx.stiefel.feasibility(x) <= 1e-9
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "lion", "lamb"])
+@pytest.mark.parametrize("name", ["adam", "lamb"])
 def test_a_stationary_point_is_a_fixed_point(name):
     loss, _ = pca(0)
     m = -jax.hessian(lambda x: loss(x[:, None]))(jnp.zeros(N)) / 2
@@ -115,19 +115,22 @@ def test_every_ordinary_step_in_single_precision_ends_within_4e_6(name):
     assert optax.tree.get(state, "num_shortened") == 0
 
 
-@pytest.mark.parametrize("factor", [10, 100])
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_a_learning_rate_that_is_too_large_is_no_harm_under_a_decay(name, factor):
+@pytest.mark.parametrize(("name", "usual"), [("momentum", 1.0), ("adam", 0.05)])
+def test_a_learning_rate_that_is_too_large_is_no_harm_under_a_decay(name, usual):
     loss, best = pca(1)
-    rate = {"momentum": 1.0, "adam": 0.05}[name] * factor
-    x = cdx.stiefel.random(jax.random.key(1), (N, P))
-    x, state = run(cdx.constrain(OPTIMISERS[name](falls(rate))), loss, x)
-    assert loss(x) <= best * (1 - 1e-3)
-    assert cdx.stiefel.feasibility(x) <= 1e-4
-    if factor == 100:
-        # Long steps are taken whole, to the nearest point.
-        assert optax.tree.get(state, "num_long")[0] > STEPS / 4
-        assert optax.tree.get(state, "num_shortened")[0] == 0
+    start = cdx.stiefel.random(jax.random.key(1), (N, P))
+
+    @jax.jit
+    def end(rate):
+        return run(cdx.constrain(OPTIMISERS[name](falls(rate))), loss, start)
+
+    for factor in (10, 100):
+        x, state = end(factor * usual)
+        assert loss(x) <= best * (1 - 1e-3)
+        assert cdx.stiefel.feasibility(x) <= 1e-4
+    # At the larger rate, long steps are taken whole, to the nearest point.
+    assert optax.tree.get(state, "num_long")[0] > STEPS / 4
+    assert optax.tree.get(state, "num_shortened")[0] == 0
 
 
 def test_a_start_off_the_manifold_does_not_spoil_what_the_optimiser_remembers():

@@ -192,6 +192,7 @@ def test_a_point_is_drawn_by_a_factorisation_and_nothing_else_is_foreign(name):
     text = exported(
         lambda k: draw(jax.random.wrap_key_data(k), (12, 4), jnp.float32), (key,)
     )
+    assert "custom_call" in operations(text)
     calls = set(re.findall(r"custom_call @(\w+)", text))
     qr = r"(lapack|cusolver)_s?(geqrf|orgqr)_ffi|Qr|ProductOfElementaryHouseholder\w+"
     assert calls
@@ -216,23 +217,6 @@ def test_a_solver_is_a_program_for_every_platform(method):
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products(text))
 
 
-def test_nothing_foreign_escapes_the_reader():
-    """A known program has the operations that it should have."""
-
-    def foreign(x):
-        y = jnp.sort(x, axis=0) + jnp.fft.fft(x).real + jnp.tanh(x)
-        z = jnp.linalg.qr(x)[0] + x[jnp.array([0, 2] * 6)].at[0].add(1.0)
-        return y + z + jax.lax.cumsum(x) + x @ (x.T @ x)
-
-    text = exported(foreign, (X["left"],))
-    wanted = {"sort", "fft", "tanh", "custom_call", "gather", "scatter"}
-    wanted |= {"reduce_window", "dot_general"}
-    assert wanted <= operations(text)
-    assert [s for s in gathered(text) if s.count("x") == 2]
-    assert any("HIGHEST" not in product for product in products(text))
-    assert len(products(exported(lambda x: x @ x.T, (X["left"],)))) >= 1
-
-
 def test_every_public_name_has_a_row():
     names = {name for name in dir(cdx) if not name.startswith("_")}
     names |= {f"stiefel.{name}" for name in cdx.stiefel.__all__}
@@ -243,5 +227,5 @@ def test_every_public_name_has_a_row():
         and not name.startswith("_")
     }
     names -= {"stiefel", "prox"}
-    rows = {name.split("-")[0] for name in TABLE} - {"master_copies"}
-    assert names - {"master_copies"} == rows | OTHERS | DRAWN | {"minimize"}
+    rows = {name.split("-")[0] for name in TABLE}
+    assert names == rows | OTHERS | DRAWN | {"minimize"}

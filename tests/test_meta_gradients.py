@@ -74,7 +74,9 @@ def test_a_learning_rate_can_be_learned_through_several_steps():
         np.testing.assert_allclose(slope, (high - low) / (2e-6 * rate), rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["array", "callable"])
+@pytest.mark.parametrize(
+    "kind", ["array", pytest.param("callable", marks=pytest.mark.slow)]
+)
 def test_a_step_in_a_metric_can_be_differentiated(kind):
     mask = cdx.Stiefel(B=B if kind == "array" else lambda v: B @ v)
     x, d = jnp.asarray(polar(STARTS["random"], B)), normal(SHAPE, 2)
