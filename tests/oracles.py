@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.linalg
 from jax.extend import core
@@ -61,6 +62,11 @@ def metric_of(kind: str, n: int, dtype: Any = None) -> tuple[Any, jax.Array]:
 def transpose(x: Any) -> Any:
     """The transpose of each matrix of a stack."""
     return x.swapaxes(-1, -2)
+
+
+def tall(x: Any) -> Any:
+    """The matrices, or where they are wide their transposes."""
+    return x if x.shape[-2] >= x.shape[-1] else transpose(x)
 
 
 def symmetric(s: Any) -> Any:
@@ -136,6 +142,26 @@ def assert_close(actual: Any, desired: Any, tol: float) -> None:
     actual = np.asarray(actual, np.float64)
     assert actual.shape == desired.shape
     np.testing.assert_allclose(actual, desired, rtol=0, atol=tol * scale)
+
+
+def step(tx: Any) -> Callable[..., Any]:
+    """One step of an optimiser, from (params, state, grads) to (params, state)."""
+
+    def take(params, state, grads):
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return take
+
+
+def descend(tx: Any, gradient: Callable[..., Any], x: Any, steps: int) -> Any:
+    """The end of a run and its state, and the points on the way, compiled."""
+
+    def body(carry, _):
+        x, state = step(tx)(*carry, gradient(carry[0]))
+        return (x, state), x
+
+    return jax.jit(lambda x: jax.lax.scan(body, (x, tx.init(x)), length=steps))(x)
 
 
 def worst_run(tx: Any, x: jax.Array, bound: Any, steps: int) -> jax.Array:

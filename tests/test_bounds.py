@@ -72,6 +72,7 @@ def test_the_bound_is_above_what_rounding_leaves(dtype, shape):
     assert bounds.max() <= {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.5}[dtype]
 
 
+@pytest.mark.slow
 def test_the_bound_is_above_what_is_left_of_a_thousand_columns():
     x = jnp.asarray(polar(normal((1024, 1024), 0)), "float32")
     _, bounds = reported(x, sizes=(1e-4, 1e-2))

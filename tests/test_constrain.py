@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from tests.oracles import normal, polar, spd, spectral
+from tests.oracles import descend, normal, polar, spd, spectral
 
 N, P, STEPS = 20, 4, 400
 
@@ -37,15 +37,22 @@ def pca(seed, b=None):
     return lambda x: -jnp.sum(x * (m @ x)), best
 
 
-def run(tx, loss, x, steps=STEPS, *, search=False) -> tuple[Any, Any]:
-    def step(carry, _):
+def run(tx, loss, x, steps=STEPS) -> tuple[Any, Any]:
+    return descend(tx, jax.grad(loss), x, steps)[0]
+
+
+def searched(tx, loss, x, steps) -> Any:
+    """The end of a run with a line search."""
+
+    def step(_, carry):
         x, state = carry
         value, grad = jax.value_and_grad(loss)(x)
-        more = {"value": value, "grad": grad, "value_fn": loss} if search else {}
-        updates, state = tx.update(grad, state, x, **more)
-        return (optax.apply_updates(x, updates), state), None
+        updates, state = tx.update(
+            grad, state, x, value=value, grad=grad, value_fn=loss
+        )
+        return optax.apply_updates(x, updates), state
 
-    return jax.jit(lambda x: jax.lax.scan(step, (x, tx.init(x)), length=steps)[0])(x)
+    return jax.jit(lambda x: jax.lax.fori_loop(0, steps, step, (x, tx.init(x)))[0])(x)
 
 
 def falls(lr):
@@ -67,7 +74,7 @@ def test_every_optimiser_ends_at_a_stationary_point(name):
     assert cdx.stiefel.feasibility(x) <= 1e-9
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "lion", "lamb"])
+@pytest.mark.parametrize("name", ["adam", "lamb"])
 def test_a_stationary_point_is_a_fixed_point(name):
     loss, _ = pca(0)
     m = -jax.hessian(lambda x: loss(x[:, None]))(jnp.zeros(N)) / 2
@@ -102,32 +109,28 @@ def test_at_leading_eigenvectors_in_single_precision_nothing_moves(name):
 def test_every_ordinary_step_in_single_precision_ends_within_4e_6(name):
     loss, _ = pca(0)
     tx = cdx.constrain(OPTIMISERS[name]({"momentum": 0.3}.get(name, 0.01)))
-
-    def step(carry, _):
-        x, state = carry
-        updates, state = tx.update(jax.grad(loss)(x), state, x)
-        x = optax.apply_updates(x, updates)
-        return (x, state), x
-
     x = cdx.stiefel.random(jax.random.key(0), (N, P), jnp.float32)
-    (_, state), points = jax.lax.scan(step, (x, tx.init(x)), length=100)
+    (_, state), points = descend(tx, jax.grad(loss), x, 100)
     assert spectral(points) <= 4e-6
     assert optax.tree.get(state, "num_shortened") == 0
 
 
-@pytest.mark.parametrize("factor", [10, 100])
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_a_learning_rate_that_is_too_large_is_no_harm_under_a_decay(name, factor):
+@pytest.mark.parametrize(("name", "usual"), [("momentum", 1.0), ("adam", 0.05)])
+def test_a_learning_rate_that_is_too_large_is_no_harm_under_a_decay(name, usual):
     loss, best = pca(1)
-    rate = {"momentum": 1.0, "adam": 0.05}[name] * factor
-    x = cdx.stiefel.random(jax.random.key(1), (N, P))
-    x, state = run(cdx.constrain(OPTIMISERS[name](falls(rate))), loss, x)
-    assert loss(x) <= best * (1 - 1e-3)
-    assert cdx.stiefel.feasibility(x) <= 1e-4
-    if factor == 100:
-        # Long steps are taken whole, to the nearest point.
-        assert state.guard.num_long[0] > STEPS / 4
-        assert state.guard.num_shortened[0] == 0
+    start = cdx.stiefel.random(jax.random.key(1), (N, P))
+
+    @jax.jit
+    def end(rate):
+        return run(cdx.constrain(OPTIMISERS[name](falls(rate))), loss, start)
+
+    for factor in (10, 100):
+        x, state = end(factor * usual)
+        assert loss(x) <= best * (1 - 1e-3)
+        assert cdx.stiefel.feasibility(x) <= 1e-4
+    # At the larger rate, long steps are taken whole, to the nearest point.
+    assert optax.tree.get(state, "num_long")[0] > STEPS / 4
+    assert optax.tree.get(state, "num_shortened")[0] == 0
 
 
 def test_a_start_off_the_manifold_does_not_spoil_what_the_optimiser_remembers():
@@ -146,7 +149,7 @@ def test_the_metric_is_kept():
     assert loss(x) <= best * (1 - 1e-3)
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", ["momentum", "adamw", "lamb"])
 def test_free_leaves_are_the_optimisers_own_bit_for_bit(name):
     params = {"w": normal((6, 2), 0), "free": normal((5,), 1)}
     grads = {"w": normal((6, 2), 2), "free": normal((5,), 3)}
@@ -161,7 +164,7 @@ def test_free_leaves_are_the_optimisers_own_bit_for_bit(name):
 def test_lbfgs_searches_along_the_manifold():
     loss, best = pca(0)
     x = cdx.stiefel.random(jax.random.key(0), (N, P))
-    x, _ = run(cdx.constrain(optax.lbfgs()), loss, x, steps=100, search=True)
+    x = searched(cdx.constrain(optax.lbfgs()), loss, x, steps=100)
     assert loss(x) <= best * (1 - 1e-6)
     assert cdx.stiefel.feasibility(x) <= 1e-9
 
@@ -213,8 +216,7 @@ def test_a_regularizer_makes_exact_zeros_and_keeps_the_radius():
     for _ in range(3):
         u, _ = jax.jit(huge.update)(x, huge.init(x), x)
         x = jnp.asarray(optax.apply_updates(x, u))
-        e = np.linalg.norm(x.T @ x - np.eye(P), 2)
-        assert e <= 0.5 + 1e-9
+        assert spectral(x) <= 0.5 + 1e-9
 
 
 def test_a_regularizer_makes_as_many_zeros_as_algorithm_2():
@@ -225,12 +227,7 @@ def test_a_regularizer_makes_as_many_zeros_as_algorithm_2():
     r = cdx.prox.l1(0.01)
 
     def zeros(tx):
-        def step(carry, _):
-            x, state = carry
-            updates, state = tx.update(-(c @ x), state, x)
-            return (optax.apply_updates(x, updates), state), None
-
-        (x, _), _ = jax.lax.scan(step, (q, tx.init(q)), length=60)
+        x = descend(tx, lambda x: -(c @ x), q, 60)[0][0]
         return jnp.mean(x == 0)
 
     ours: Any = cdx.constrain(optax.sgd(0.1), regularizer=r, learning_rate=0.1)
@@ -265,30 +262,27 @@ def test_inside_the_radius_algorithm_1_is_as_the_paper_has_it(beta):
     assert optax.tree.get(state, "num_shortened") == 0
 
 
-@pytest.mark.parametrize("lr", [1.0, 1e3])
 @pytest.mark.parametrize("name", ["momentum", "adam", "lion"])
-def test_outside_its_bounds_algorithm_1_is_guarded(name, lr):
+def test_outside_its_bounds_algorithm_1_is_guarded(name):
     loss, _ = pca(0)
     x = cdx.stiefel.random(jax.random.key(0), (N, P))
-    tx = cdx.constrain(OPTIMISERS[name](lr), beta=0.1)
 
     @jax.jit
-    def step(x, state):
-        updates, state = tx.update(jax.grad(loss)(x), state, x)
-        return optax.apply_updates(x, updates), state
+    def points(rate):
+        tx = cdx.constrain(OPTIMISERS[name](rate), beta=0.1)
+        return descend(tx, jax.grad(loss), x, 20)[1]
 
-    state = tx.init(x)
-    for _ in range(20):
-        x, state = step(x, state)
-        assert np.linalg.norm(x.T @ x - np.eye(P), 2) <= 0.5 + 1e-9
+    for rate in (1.0, 1e3):
+        assert spectral(points(rate)) <= 0.5 + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [5.0, "auto"])
 def test_with_a_beta_a_line_search_sees_the_dissolving_function(beta):
     loss, best = pca(0)
     x = cdx.stiefel.random(jax.random.key(0), (N, P))
     tx = cdx.constrain(optax.lbfgs(), beta=beta)
-    x, _ = run(tx, loss, x, steps=60, search=True)
+    x = searched(tx, loss, x, steps=60)
     assert loss(cdx.stiefel.project(x)) <= best * (1 - 1e-6)
     assert cdx.stiefel.feasibility(x) <= 1e-3
 

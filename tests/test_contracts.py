@@ -16,7 +16,15 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from tests.oracles import assert_close, plain_dissolve, polar, spd, symmetric, transpose
+from tests.oracles import (
+    assert_close,
+    plain_dissolve,
+    polar,
+    spd,
+    step,
+    symmetric,
+    transpose,
+)
 
 # A step is a polynomial of degree five in matrices of norm about two; in float64 two
 # ways to order its sums differ by some hundred roundings, of the largest entry.
@@ -166,16 +174,6 @@ def problem(seed: int, dtype: Any = None) -> tuple[dict[str, Any], dict[str, Any
     params = {"bias": rng.standard_normal(3), "kernel": kernel}
     grads = {"bias": rng.standard_normal(3), "kernel": rng.standard_normal((6, 3))}
     return jax.tree.map(lambda a: jnp.asarray(a, dtype), (params, grads))
-
-
-def step(tx: Any) -> Callable[..., Any]:
-    """One step of an optimiser, from (params, state, grads) to (params, state)."""
-
-    def take(params, state, grads):
-        updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    return take
 
 
 def assert_trees_close(actual: Any, desired: Any, tol: float = TOL) -> None:

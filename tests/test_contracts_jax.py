@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import pytest
 from flax.core import FrozenDict
 
+from tests.oracles import step
 from tests.test_contracts import (
     Case,
     assert_trees_close,
     cases,
     matrices,
     problem,
-    step,
 )
 
 traces: Counter[Case] = Counter()

@@ -9,12 +9,12 @@ import numpy as np
 import optax
 import pytest
 
+from tests.oracles import step
 from tests.test_contracts import (
     assert_trees_close,
     cases,
     matrices,
     problem,
-    step,
 )
 
 FREE = {"bias": True, "kernel": False}

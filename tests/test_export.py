@@ -16,7 +16,6 @@ import pytest
 from jax import export
 
 import cdopt_jax as cdx
-from cdopt_jax._master import master_copies
 from tests.oracles import normal, spd
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -140,7 +139,7 @@ TABLE: dict[str, tuple[Callable[..., Any], Any]] = {
     "constrain-beta-auto": step(cdx.constrain(ADAM, MASK, beta="auto")),
     "constrain-regularizer": step(cdx.constrain(optax.sgd(1e-2), MASK, **SHRUNK)),
     "constrain-half": step(cdx.constrain(ADAM, MASK), "bfloat16"),
-    "master_copies": step(master_copies(cdx.constrain(ADAM, MASK)), "bfloat16"),
+    "master_copies": step(cdx.master_copies(cdx.constrain(ADAM, MASK)), "bfloat16"),
     "report": (
         lambda state, x: cdx.report(state, x, MASK),
         (cdx.constrain(ADAM, MASK).init(X), X),
@@ -193,6 +192,7 @@ def test_a_point_is_drawn_by_a_factorisation_and_nothing_else_is_foreign(name):
     text = exported(
         lambda k: draw(jax.random.wrap_key_data(k), (12, 4), jnp.float32), (key,)
     )
+    assert "custom_call" in operations(text)
     calls = set(re.findall(r"custom_call @(\w+)", text))
     qr = r"(lapack|cusolver)_s?(geqrf|orgqr)_ffi|Qr|ProductOfElementaryHouseholder\w+"
     assert calls
@@ -217,23 +217,6 @@ def test_a_solver_is_a_program_for_every_platform(method):
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products(text))
 
 
-def test_nothing_foreign_escapes_the_reader():
-    """A known program has the operations that it should have."""
-
-    def foreign(x):
-        y = jnp.sort(x, axis=0) + jnp.fft.fft(x).real + jnp.tanh(x)
-        z = jnp.linalg.qr(x)[0] + x[jnp.array([0, 2] * 6)].at[0].add(1.0)
-        return y + z + jax.lax.cumsum(x) + x @ (x.T @ x)
-
-    text = exported(foreign, (X["left"],))
-    wanted = {"sort", "fft", "tanh", "custom_call", "gather", "scatter"}
-    wanted |= {"reduce_window", "dot_general"}
-    assert wanted <= operations(text)
-    assert [s for s in gathered(text) if s.count("x") == 2]
-    assert any("HIGHEST" not in product for product in products(text))
-    assert len(products(exported(lambda x: x @ x.T, (X["left"],)))) >= 1
-
-
 def test_every_public_name_has_a_row():
     names = {name for name in dir(cdx) if not name.startswith("_")}
     names |= {f"stiefel.{name}" for name in cdx.stiefel.__all__}
@@ -244,5 +227,5 @@ def test_every_public_name_has_a_row():
         and not name.startswith("_")
     }
     names -= {"stiefel", "prox"}
-    rows = {name.split("-")[0] for name in TABLE} - {"master_copies"}
-    assert names - {"master_copies"} == rows | OTHERS | DRAWN | {"minimize"}
+    rows = {name.split("-")[0] for name in TABLE}
+    assert names == rows | OTHERS | DRAWN | {"minimize"}

@@ -9,9 +9,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from cdopt_jax._master import master_copies
-from tests.oracles import SEEDS, normal
-from tests.test_contracts import step
+from tests.oracles import SEEDS, normal, step
 
 each_half = pytest.mark.parametrize(
     "half", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
@@ -73,7 +71,7 @@ def assert_rounded(params, copies):
 @each_half
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_after_every_step_each_parameter_is_its_copy_rounded(name, half):
-    tx: Any = master_copies(OPTIMISERS[name])
+    tx: Any = cdx.master_copies(OPTIMISERS[name])
     take = jax.jit(step(tx))
     for seed in SEEDS:
         params = tree(seed, half)
@@ -90,7 +88,7 @@ def test_also_where_an_entry_shrinks_beyond_all_precision(wrap):
     to = normal((100,), 0, "float32") * 10.0 ** jnp.arange(-30, 20, 0.5, "float32")
     for seed in SEEDS:
         x = jax.random.permutation(jax.random.key(seed), to).astype(jnp.bfloat16)
-        tx: Any = master_copies(optax.sgd(1.0))
+        tx: Any = cdx.master_copies(optax.sgd(1.0))
         away = x.astype(jnp.float32) - to
         y, state = wrap(step(tx))(x, tx.init(x), away)
         assert bits(y) == bits(state.copies.astype(y.dtype))
@@ -103,7 +101,7 @@ def test_also_where_an_entry_shrinks_beyond_all_precision(wrap):
 def test_half_precision_updates_could_not_do_it(half):
     x, y = jnp.asarray(1, half), jnp.asarray(1e-3, half)
     assert optax.apply_updates(x, y - x) != y
-    tx: Any = master_copies(optax.sgd(1.0))
+    tx: Any = cdx.master_copies(optax.sgd(1.0))
     updates, _ = tx.update(x - y.astype("float32"), tx.init(x), x)
     assert updates.dtype == jnp.float32
     assert optax.apply_updates(x, updates) == y
@@ -111,7 +109,7 @@ def test_half_precision_updates_could_not_do_it(half):
 
 def test_the_copies_move_as_single_precision_parameters_would():
     optimiser = optax.adam(1e-2)
-    tx: Any = master_copies(optimiser)
+    tx: Any = cdx.master_copies(optimiser)
     params = tree(0, "bfloat16")
     state = tx.init(params)
     single = jax.tree.map(jnp.float32, params)
@@ -130,7 +128,7 @@ def test_steps_too_short_for_half_precision_add_up(half):
     x, grads = jnp.ones(3, half), jnp.ones((1000, 3), half)
     alone, _ = run(optax.sgd(1e-4), x, grads)
     assert (alone == 1).all()
-    copied, _ = run(master_copies(optax.sgd(1e-4)), x, grads)
+    copied, _ = run(cdx.master_copies(optax.sgd(1e-4)), x, grads)
     np.testing.assert_allclose(copied, 0.9, rtol=4e-3)
 
 
@@ -139,7 +137,7 @@ def test_leaves_with_the_precision_are_the_optimisers_own():
     params = {"a": normal((3,), 0, "float32"), "b": normal((3,), 1), "n": jnp.arange(2)}
     grads = jax.tree.map(lambda x: x / 3 if x.dtype != jnp.int64 else x, params)
     grads["a"] = grads["a"].astype(jnp.bfloat16)
-    tx: Any = master_copies(optimiser)
+    tx: Any = cdx.master_copies(optimiser)
     state = tx.init(params)
     assert not jax.tree.leaves(state.copies)
     updates, state = tx.update(grads, state, params)
@@ -153,7 +151,7 @@ def test_leaves_with_the_precision_are_the_optimisers_own():
 
 def test_the_copies_may_have_any_wider_dtype():
     x = normal((4,), 0, "float32")
-    tx: Any = master_copies(optax.sgd(0.1), jnp.float64)
+    tx: Any = cdx.master_copies(optax.sgd(0.1), jnp.float64)
     y, state = step(tx)(x, tx.init(x), jnp.ones_like(x))
     assert state.copies.dtype == jnp.float64
     assert bits(state.copies.astype(y.dtype)) == bits(y)
@@ -162,7 +160,7 @@ def test_the_copies_may_have_any_wider_dtype():
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_a_copy_follows_its_parameter_where_that_was_changed_and_only_there(wrap):
-    tx: Any = master_copies(optax.sgd(1e-3))
+    tx: Any = cdx.master_copies(optax.sgd(1e-3))
     x = normal((50,), 0, "bfloat16")
     x, state = step(tx)(x, tx.init(x), normal((50,), 1, "bfloat16"))
     before = state.copies
@@ -176,7 +174,7 @@ def test_a_copy_follows_its_parameter_where_that_was_changed_and_only_there(wrap
 
 
 def test_an_update_of_zero_leaves_copies_as_they_are():
-    tx: Any = master_copies(optax.sgd(0.1))
+    tx: Any = cdx.master_copies(optax.sgd(0.1))
     x = normal((1000,), 0, "float16")
     x, state = step(tx)(x, tx.init(x), gradients(0, x))
     y, after = step(tx)(x, state, jnp.zeros_like(x))
@@ -186,7 +184,7 @@ def test_an_update_of_zero_leaves_copies_as_they_are():
 
 @each_half
 def test_exact_zeros_of_a_proximal_map_stay(half):
-    tx: Any = master_copies(cdx.proximal_step(0.1, cdx.prox.l1(2.0)))
+    tx: Any = cdx.master_copies(cdx.proximal_step(0.1, cdx.prox.l1(2.0)))
     x = cdx.stiefel.random(jax.random.key(0), (12, 4), half)
     y, state = step(tx)(x, tx.init(x), normal((12, 4), 0, half))
     zeros = np.asarray(y == 0)
@@ -196,7 +194,7 @@ def test_exact_zeros_of_a_proximal_map_stay(half):
 
 @each_half
 def test_constrained_copies_are_orthonormal_to_single_precision(half):
-    tx: Any = master_copies(cdx.constrain(optax.adam(1e-2)))
+    tx: Any = cdx.master_copies(cdx.constrain(optax.adam(1e-2)))
     x = cdx.stiefel.random(jax.random.key(0), (64, 16), half)
     y, state = run(tx, x, normal((50, 64, 16), 0, half))
     assert cdx.stiefel.feasibility(state.copies) < 1e-5
@@ -217,20 +215,20 @@ def test_constrained_copies_are_orthonormal_to_single_precision(half):
 )
 def test_what_cannot_be_is_said_at_once(arguments, message):
     with pytest.raises(ValueError, match=message):
-        master_copies(*arguments)
+        cdx.master_copies(*arguments)
 
 
 def test_double_precision_must_be_switched_on():
     jax.config.update("jax_enable_x64", val=False)
     try:
         with pytest.raises(ValueError, match="float64, which JAX has switched off; wr"):
-            master_copies(optax.sgd(1), jnp.float64)
+            cdx.master_copies(optax.sgd(1), jnp.float64)
     finally:
         jax.config.update("jax_enable_x64", val=True)
 
 
 def test_a_state_of_other_parameters_is_refused():
-    tx: Any = master_copies(optax.sgd(0.1))
+    tx: Any = cdx.master_copies(optax.sgd(0.1))
     params = {"w": jnp.ones((3, 2), jnp.bfloat16)}
     single = {"w": jnp.ones((3, 2), jnp.float32)}
     with pytest.raises(ValueError, match="needs the current parameters"):

@@ -12,16 +12,14 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 import cdopt_jax as cdx
-from cdopt_jax._master import master_copies
-from tests.oracles import normal
-from tests.test_contracts import step
+from tests.oracles import normal, step
 from tests.test_master import assert_rounded, bits, gradients, run, tree
 
 pytestmark = pytest.mark.slow  # a minute
 
 
 def test_under_vmap_each_member_of_a_batch_is_as_alone():
-    tx: Any = master_copies(optax.adam(1e-1))
+    tx: Any = cdx.master_copies(optax.adam(1e-1))
     x, g = normal((2, 3, 6, 2), 0, "bfloat16")
     state = jax.vmap(tx.init)(x)
     y, state = jax.vmap(step(tx))(x, state, g)
@@ -33,7 +31,7 @@ def test_under_vmap_each_member_of_a_batch_is_as_alone():
 
 def test_a_train_state_carries_and_stores_them():
     params = tree(0, "bfloat16")
-    tx: Any = master_copies(cdx.constrain(optax.adam(1e-2), cdx.where("kernel")))
+    tx: Any = cdx.master_copies(cdx.constrain(optax.adam(1e-2), cdx.where("kernel")))
     train = TrainState.create(apply_fn=lambda: None, params=params, tx=tx)
     take = jax.jit(lambda train, grads: train.apply_gradients(grads=grads))
     train = take(train, gradients(0, params))
@@ -49,7 +47,7 @@ def test_a_train_state_carries_and_stores_them():
 
 def test_an_nnx_optimizer_takes_them():
     model = nnx.Linear(8, 4, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    tx: Any = master_copies(cdx.constrain(optax.adam(1e-2), cdx.where("kernel")))
+    tx: Any = cdx.master_copies(cdx.constrain(optax.adam(1e-2), cdx.where("kernel")))
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     x = normal((5, 8), 0, "bfloat16")
 
@@ -66,14 +64,14 @@ def test_an_nnx_optimizer_takes_them():
 
 
 WRAPPED = {
-    "MultiSteps": master_copies(
+    "MultiSteps": cdx.master_copies(
         optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation()
     ),
-    "apply_if_finite": master_copies(optax.apply_if_finite(optax.sgd(0.1), 3)),
-    "chain": optax.chain(optax.clip(1.0), master_copies(optax.sgd(0.1))),
-    "masked": optax.masked(master_copies(optax.sgd(0.1)), {"bias": True}),
+    "apply_if_finite": cdx.master_copies(optax.apply_if_finite(optax.sgd(0.1), 3)),
+    "chain": optax.chain(optax.clip(1.0), cdx.master_copies(optax.sgd(0.1))),
+    "masked": optax.masked(cdx.master_copies(optax.sgd(0.1)), {"bias": True}),
     "inject": optax.inject_hyperparams(
-        lambda learning_rate: master_copies(optax.sgd(learning_rate))
+        lambda learning_rate: cdx.master_copies(optax.sgd(learning_rate))
     )(learning_rate=optax.linear_schedule(0.1, 0.0, 10)),
 }
 
@@ -88,7 +86,7 @@ def test_optaxs_wrappers_go_with_it(name):
 
 
 def test_lookahead_has_copies_of_both_sets():
-    tx: Any = master_copies(optax.lookahead(optax.sgd(0.1), 2, 0.5))
+    tx: Any = cdx.master_copies(optax.lookahead(optax.sgd(0.1), 2, 0.5))
     params: Any = optax.LookaheadParams.init_synced({"w": normal((4,), 0, "bfloat16")})
     state = tx.init(params)
     for k in range(4):
@@ -104,7 +102,7 @@ def test_a_line_search_sees_the_copies():
         seen.append(x.dtype)
         return jnp.sum((x.astype("float32") - 1) ** 2)
 
-    tx: Any = master_copies(optax.lbfgs())
+    tx: Any = cdx.master_copies(optax.lbfgs())
     x = normal((4,), 0, "bfloat16")
     state = tx.init(x)
     for _ in range(2):

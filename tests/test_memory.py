@@ -37,7 +37,9 @@ WRAPPED = {
     },
 }
 MODEL = VGG(depth=8, width=0.25)
-each_optimiser = pytest.mark.parametrize("name", OPTIMISERS)
+each_optimiser = pytest.mark.parametrize(
+    "name", ["sgd", pytest.param("adam", marks=pytest.mark.slow)]
+)
 
 
 def size(tree):
@@ -72,7 +74,8 @@ def test_the_state_has_a_few_numbers_more_for_each_leaf_and_no_array(name):
 def test_a_step_with_donated_buffers_reuses_all_of_them(name, training):
     program, state = training(name, constrained=True)
     aliased = program.memory_analysis().alias_size_in_bytes
-    assert aliased >= size([state["params"], state["optimizer"].optimizer])
+    own = jax.eval_shape(OPTIMISERS[name].init, state["params"])
+    assert aliased >= size([state["params"], own])
 
 
 @each_optimiser

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from tests.oracles import normal, polar, spd
+from tests.oracles import descend, normal, polar, spd
 
 SHAPE = (6, 3)
 B = jnp.asarray(spd(6))
@@ -65,14 +65,7 @@ def test_a_learning_rate_can_be_learned_through_several_steps():
 
     def last(rate):
         tx = cdx.constrain(optax.sgd(rate, momentum=0.9))
-
-        def step(carry, _):
-            x, state = carry
-            updates, state = tx.update(jax.grad(loss)(x), state, x)
-            return (optax.apply_updates(x, updates), state), None
-
-        x = jnp.eye(*SHAPE)
-        return loss(jax.lax.scan(step, (x, tx.init(x)), length=3)[0][0])
+        return loss(descend(tx, jax.grad(loss), jnp.eye(*SHAPE), 3)[0][0])
 
     value_and_slope = jax.jit(jax.value_and_grad(last))
     for rate in (1e-3, 0.3, 3.0):
@@ -81,7 +74,9 @@ def test_a_learning_rate_can_be_learned_through_several_steps():
         np.testing.assert_allclose(slope, (high - low) / (2e-6 * rate), rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["array", "callable"])
+@pytest.mark.parametrize(
+    "kind", ["array", pytest.param("callable", marks=pytest.mark.slow)]
+)
 def test_a_step_in_a_metric_can_be_differentiated(kind):
     mask = cdx.Stiefel(B=B if kind == "array" else lambda v: B @ v)
     x, d = jnp.asarray(polar(STARTS["random"], B)), normal(SHAPE, 2)

@@ -23,7 +23,8 @@ from cdopt_jax._minimize.landscape import EDGE, landscape
 from cdopt_jax._minimize.tangential import secant, tangential as tangential_method
 
 tangential = tangential_method()
-SMOOTH = ["proximal", "tangential", "lbfgs", "newton"]
+NEWTON = pytest.param("newton", marks=pytest.mark.slow)
+SMOOTH = ["proximal", "tangential", "lbfgs", NEWTON]
 RNG = np.random.default_rng(0)
 N, P = 20, 3
 _Q = np.linalg.qr(RNG.normal(size=(N, N)))[0]
@@ -69,7 +70,9 @@ def test_a_smooth_optimum_is_that_of_the_eigenvalues(method):
     assert float(worse) < 1e-8
 
 
-@pytest.mark.parametrize("callable_metric", [False, True])
+@pytest.mark.parametrize(
+    "callable_metric", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_generalized_eigenvalues_are_those_of_scipy(callable_metric):
     b = jnp.asarray(METRIC)
     spec = cdx.Stiefel(B=(lambda x: b @ x) if callable_metric else b)
@@ -169,7 +172,9 @@ def test_a_secant_step_is_that_of_the_dense_update():
     np.testing.assert_allclose(found, wanted, atol=1e-9 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("method", ["proximal", "continuation"])
+@pytest.mark.parametrize(
+    "method", ["proximal", pytest.param("continuation", marks=pytest.mark.slow)]
+)
 def test_the_multiplier_makes_a_composite_problem_stationary(method):
     weight = 0.1
     result = cdx.minimize(
@@ -194,7 +199,15 @@ def test_auto_finds_the_planted_direction_of_a_function_with_kinks():
     assert np.all(np.diff(result.history.seconds) > 0)
 
 
-@pytest.mark.parametrize("method", ["diminishing", "normalized", "polyak", "sampling"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("diminishing", marks=pytest.mark.slow),
+        pytest.param("normalized", marks=pytest.mark.slow),
+        "polyak",
+        pytest.param("sampling", marks=pytest.mark.slow),
+    ],
+)
 def test_every_rule_lowers_a_function_with_kinks(method):
     steps = 60 if method == "sampling" else 400
     result = cdx.minimize(kinks, start(1, 8, 1), method=method, max_steps=steps)
@@ -209,6 +222,7 @@ def test_an_optax_optimiser_is_a_method():
     assert float(result.value) == pytest.approx(-SPECTRUM[:P].sum() / 2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_batches_are_drawn_anew_and_the_optimum_is_met_on_average():
     data = jnp.asarray(RNG.normal(size=(500, N)) @ np.diag(np.geomspace(3, 0.3, N)))
 
@@ -280,6 +294,7 @@ def test_the_budget_ends_a_run_and_the_message_says_so():
     assert "budget" in result.message
 
 
+@pytest.mark.slow
 def test_an_interrupt_returns_the_point_reached():
     def slow(x):
         return quadratic(x) + 0 * jnp.linalg.norm(x @ x.T @ x @ x.T)
@@ -413,6 +428,7 @@ def test_an_indefinite_metric_is_refused(callable_metric):
         cdx.minimize(quadratic, x0, spec)
 
 
+@pytest.mark.slow
 def test_a_start_off_the_manifold_is_projected_and_said_so():
     with pytest.warns(UserWarning, match="x0 is not on the manifold"):
         result = cdx.minimize(quadratic, 2 * start(), max_steps=5)

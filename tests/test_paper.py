@@ -103,14 +103,10 @@ def test_dissolving_is_undone_through_the_singular_values(n, p, seed):
     assert_close((u * roots) @ vt, x, 1e-9)
 
 
-def test_the_scalar_map_increases_and_no_other_dissolving_quintic_does():
+def test_the_scalar_map_increases():
     t = jnp.linspace(-3.0, 3.0, 601)
     slope = jax.vmap(jax.grad(lambda t: stiefel.dissolve(t[None, None])[0, 0]))(t)
     assert_close(slope, 15 / 8 * (t**2 - 1) ** 2, TOL)
-    for a2 in (-1.0, 0.0, 0.3, 0.45, 1.0):  # a₀ + a₁ + a₂ = 1, a₀ + 3a₁ + 5a₂ = 0
-        a1 = -0.5 - 2 * a2
-        other = (1 - a1 - a2) + 3 * a1 * t**2 + 5 * a2 * t**4
-        assert float(other.min()) < -1e-3
 
 
 @each_metric

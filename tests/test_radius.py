@@ -132,14 +132,13 @@ def test_the_radius_may_be_above_99_percent_with_a_thousand_columns():
         assert spectral(x) <= state.bound[0] <= radius
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rows_on_eight_devices_stay_in_the_radius_with_updates_of_a_thousand(seed):
+def test_rows_on_eight_devices_stay_in_the_radius_with_updates_of_a_thousand():
     rows = NamedSharding(jax.make_mesh((8,), ("m",)), P("m", None))
     tx = cdx.keep_feasible()
     update = jax.jit(tx.update)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     unit = cdx.stiefel.random(jax.random.key(0), (64, 1), jnp.float32)
-    for _ in range(50):
+    for _ in range(150):
         # The whole update is along x, and nearly all of it has to cancel.
         c = rng.uniform(1e3, 6e3) * rng.choice([-1, 1])
         x = unit * np.float32(np.sqrt(1 + rng.uniform(-0.45, 0.45) / c))

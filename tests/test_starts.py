@@ -59,7 +59,7 @@ def three_updates(x, name, *, compiled):
         u, state = (jitted if compiled else update)(grads, state, x)
         x = jnp.asarray(optax.apply_updates(x, u))
         matrices = x[..., None] if name == "rows" else x
-        told.append((spectral(matrices, b), float(state.guard.bound[0])))
+        told.append((spectral(matrices, b), float(optax.tree.get(state, "bound")[0])))
     return x, told
 
 

@@ -1,5 +1,7 @@
 """The projection against the SVD, and the uniform distribution against statistics."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,6 @@ from tests.oracles import (
     SHAPES,
     assert_close,
     each_metric,
-    each_seed,
     each_shape,
     gram_residual,
     metric_of,
@@ -44,20 +45,19 @@ def _assert_projected(y, x, b=None, *, condition=1.0):
 
 
 @each_dtype
-@each_seed
 @pytest.mark.parametrize("condition", [1, 10, 1e3], ids=str)
-def test_project_is_the_polar_factor(condition, seed, dtype):
-    for shape in SHAPES:
+def test_project_is_the_polar_factor(condition, dtype):
+    for seed, shape in itertools.product(SEEDS, SHAPES):
         x = _conditioned(shape, seed, condition, dtype)
         _assert_projected(project(x), x, condition=condition)
 
 
 @each_dtype
-@pytest.mark.parametrize("condition", [1, 10, 1e3], ids=str)
 @pytest.mark.parametrize("shape", [(500, 50), (128, 128)], ids=str)
-def test_project_of_a_large_matrix_is_its_polar_factor(shape, condition, dtype):
-    x = _conditioned(shape, 0, condition, dtype)
-    _assert_projected(project(x), x, condition=condition)
+def test_project_of_a_large_matrix_is_its_polar_factor(shape, dtype):
+    for condition in (1, 10, 1e3):
+        x = _conditioned(shape, 0, condition, dtype)
+        _assert_projected(project(x), x, condition=condition)
 
 
 @pytest.mark.parametrize(

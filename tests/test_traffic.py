@@ -9,8 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.programs import Program
-from tests.test_sharding import (
+from tests.layouts import (
     CASES,
     TRANSFORMS,
     arrays,
@@ -19,6 +18,7 @@ from tests.test_sharding import (
     placed,
     reading,
 )
+from tests.programs import Program
 
 
 @functools.cache
