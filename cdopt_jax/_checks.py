@@ -58,6 +58,15 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
+def check_regularizer(regularizer: Any, kind: type) -> None:
+    """Raise unless this is a regularizer of the given class, `prox.Regularizer`."""
+    if not isinstance(regularizer, kind):
+        raise error(
+            "regularizer must be a Regularizer(value, prox), such as prox.l1(1e-4) or "
+            f"prox.none(); it is {regularizer!r}."
+        )
+
+
 def check_params(params: Any) -> None:
     """Raise if ``update`` was called without parameters."""
     if params is None:

@@ -35,7 +35,7 @@ def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
         >>> print(cdx.dissolve(params, cdx.where("w"))["w"][0, 0].round(3))
         1.003
     """
-    return _apply(stiefel.dissolve, View(params, mask))
+    return _apply(stiefel.dissolve, View(params, mask, together=False))
 
 
 @public("project")
@@ -59,7 +59,7 @@ def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
         >>> cdx.feasibility(cdx.project(params))["w"] < 1e-5
         Array(True, dtype=bool)
     """
-    view = View(params, mask)
+    view = View(params, mask, together=False)
     for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
         if fault := projection_fault(r.read(leaf)):
             raise error(f"{describe_leaf(path, leaf)} and {fault}")
@@ -82,7 +82,7 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
         >>> print(cdx.feasibility({"w": 2 * jnp.eye(3, 1)})["w"])
         3.0
     """
-    view = View(params, mask)
+    view = View(params, mask, together=False)
     distances = view.largest(
         lambda group: stiefel.feasibility(group.x, **group.form.arguments)
     )
@@ -112,7 +112,7 @@ def stationarity(
         >>> print(cdx.stationarity({"w": g}, {"w": -g / 2})["w"])
         0.0
     """
-    view = View(params, mask)
+    view = View(params, mask, together=False)
 
     def squares(group, g):
         d = stiefel.vjp(group.x, g, **group.form.arguments)
@@ -173,7 +173,7 @@ def objective(
 
     @public("objective")
     def h(params, *args, **kwargs):
-        view = View(params, mask)
+        view = View(params, mask, together=False)
         point = _apply(stiefel.dissolve, view)
         with user_code():
             out = f(point, *args, **kwargs)

@@ -17,7 +17,6 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ._errors import error
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
 from ._math.products import widen
 
@@ -32,15 +31,6 @@ class Regularizer(NamedTuple):
 
     value: Callable[[chex.ArrayTree], Array]
     prox: Callable[[chex.ArrayTree, ArrayLike], Any]
-
-
-def check_regularizer(regularizer: Any) -> None:
-    """Raise unless this is a `Regularizer`."""
-    if not isinstance(regularizer, Regularizer):
-        raise error(
-            "regularizer must be a Regularizer(value, prox), such as prox.l1(1e-4) or "
-            f"prox.none(); it is {regularizer!r}."
-        )
 
 
 def l1(weight: Any) -> Regularizer:

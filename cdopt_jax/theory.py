@@ -76,7 +76,7 @@ def estimate_gradient_bound(
         >>> bool(3 < m1 < 4 * 3**0.5)  # ‖mx‖ ≤ ‖m‖₂‖x‖, and ‖x‖² ≤ 2 + √2
         True
     """
-    view = View(params, mask)
+    view = View(params, mask, together=False)
 
     def draw(group, keys):
         shape, dtype = group.x.shape, group.x.dtype

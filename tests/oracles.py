@@ -17,6 +17,8 @@ import pytest
 import scipy.linalg
 from jax.extend import core
 
+import cdopt_jax as cdx
+
 SEEDS = (0, 1, 2)
 SHAPES = ((1, 1), (7, 1), (5, 5), (12, 4), (3, 8, 3), (2, 3, 6, 2))
 METRICS = ("none", "array", "callable")
@@ -244,3 +246,9 @@ def compiled_products(f: Callable[..., Any], *args: Any) -> list[int]:
     """The products of the program that XLA compiles, fusions included, by size."""
     parts = re.split(r"\n(?=\S)", compiled_text(f, *args))
     return sorted(work for part in parts for work in products_in(part))
+
+
+def guarded_algorithm_1(beta, optimizer, mask=None):
+    """Algorithm 1 of the paper with any optimiser, and the guarded step behind it."""
+    first, last = cdx.dissolve_gradients(beta, mask), cdx.keep_feasible(mask)
+    return optax.chain(first, optimizer, last)

@@ -20,6 +20,7 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 import cdopt_jax as cdx
+from tests.oracles import guarded_algorithm_1
 
 STEPS, SAVED = 10, 5
 MASK = cdx.where("hidden/kernel")
@@ -29,7 +30,7 @@ falls = optax.cosine_decay_schedule(0.05, STEPS)
 
 RECIPES = {
     "schedule": lambda: cdx.constrain(optax.adam(falls), MASK),
-    "auto": lambda: cdx.constrain(optax.adam(falls), MASK, beta="auto"),
+    "auto": lambda: guarded_algorithm_1("auto", optax.adam(falls), MASK),
     "prox": lambda: optax.chain(
         optax.clip_by_global_norm(1.0),
         cdx.constrain(

@@ -47,7 +47,6 @@ def test_a_killed_run_goes_on_bit_for_bit_in_a_new_process(tmp_path):
 PARAMS = {"a": jnp.eye(4, 2), "b": jnp.eye(5, 3)}
 STATES: dict[str, Any] = {
     "constrain": cdx.constrain(optax.adam(0.1)),
-    "constrain, auto": cdx.constrain(optax.adam(0.1), beta="auto"),
     "keep_feasible": cdx.keep_feasible(),
     "dissolve_gradients": cdx.dissolve_gradients("auto"),
 }

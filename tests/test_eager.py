@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from tests.oracles import normal, polar, spd, spectral
+from tests.oracles import guarded_algorithm_1, normal, polar, spd, spectral
 
 _compiled: list[str] = []
 B = jnp.asarray(spd(12))
@@ -42,7 +42,7 @@ LOOPS: dict[str, Any] = {
     "keep_feasible": cdx.keep_feasible(),
     "constrain": cdx.constrain(optax.adam(0.01)),
     "constrain, regularizer": l1(),
-    "constrain, beta": cdx.constrain(optax.sgd(0.01), beta="auto"),
+    "Algorithm 1": guarded_algorithm_1("auto", optax.sgd(0.01)),
     "dissolve_gradients": cdx.dissolve_gradients("auto"),
     "restore_feasibility": cdx.restore_feasibility(),
     "proximal_step": cdx.proximal_step(0.1, cdx.prox.l1(0.01), tangential=True),

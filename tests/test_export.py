@@ -16,7 +16,7 @@ import pytest
 from jax import export
 
 import cdopt_jax as cdx
-from tests.oracles import normal, spd
+from tests.oracles import guarded_algorithm_1, normal, spd
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PRODUCTS = "dot_general reduce"
@@ -28,7 +28,15 @@ STRUCTURE = """broadcast_in_dim case concatenate constant dynamic_slice iota
 ALLOWED = set(f"{PRODUCTS} {ELEMENTWISE} {STRUCTURE}".split())
 
 # What makes no program, or a user's own; and what draws a point, which takes a QR.
-OTHERS = {"Stiefel", "describe", "layers", "theory", "where", "prox.Regularizer"}
+OTHERS = {"Stiefel", "Mask", "describe", "layers", "theory", "where"}
+OTHERS |= {"Result", "scipy_objective", "prox.Regularizer"}
+    "Mask",
+    "describe",
+    "layers",
+    "theory",
+    "where",
+    "prox.Regularizer",
+}
 OTHERS |= {"Result", "scipy_objective"}
 DRAWN = {"stiefel.random", "initializer"}
 
@@ -128,6 +136,7 @@ TABLE: dict[str, tuple[Callable[..., Any], Any]] = {
     "dissolve_gradients-auto": step(cdx.dissolve_gradients("auto", MASK)),
     "add_penalty": step(cdx.add_penalty(2.0, MASK)),
     "restore_feasibility": step(cdx.restore_feasibility(MASK)),
+    "project_gradients": step(cdx.project_gradients(MASK)),
     "keep_feasible": step(cdx.keep_feasible(MASK)),
     "proximal_step": step(cdx.proximal_step(1e-2, cdx.prox.l1(0.1), MASK)),
     "proximal_step-tangential": step(
@@ -135,8 +144,8 @@ TABLE: dict[str, tuple[Callable[..., Any], Any]] = {
     ),
     "constrain": step(cdx.constrain(ADAM, MASK)),
     "constrain-metric": step(cdx.constrain(ADAM, IN_METRIC)),
-    "constrain-beta": step(cdx.constrain(ADAM, MASK, beta=2.0)),
-    "constrain-beta-auto": step(cdx.constrain(ADAM, MASK, beta="auto")),
+    "dissolve_gradients-guarded": step(guarded_algorithm_1(2.0, ADAM, MASK)),
+    "dissolve_gradients-guarded-auto": step(guarded_algorithm_1("auto", ADAM, MASK)),
     "constrain-regularizer": step(cdx.constrain(optax.sgd(1e-2), MASK, **SHRUNK)),
     "constrain-half": step(cdx.constrain(ADAM, MASK), "bfloat16"),
     "master_copies": step(cdx.master_copies(cdx.constrain(ADAM, MASK)), "bfloat16"),

@@ -14,7 +14,7 @@ from flax.core import FrozenDict, freeze, unfreeze
 from flax.training.train_state import TrainState
 
 import cdopt_jax as cdx
-from tests.oracles import normal, spectral, tall
+from tests.oracles import guarded_algorithm_1, normal, spectral, tall
 from tests.resumable import Linen, Nnx
 
 KEY = jax.random.key(0)
@@ -25,7 +25,7 @@ STEPS = 20
 MASK = cdx.where("hidden/kernel")
 RECIPES = {
     "constrain": lambda: cdx.constrain(optax.adam(1e-2), MASK),
-    "auto": lambda: cdx.constrain(optax.adam(1e-2), MASK, beta="auto"),
+    "auto": lambda: guarded_algorithm_1("auto", optax.adam(1e-2), MASK),
     "prox": lambda: cdx.constrain(
         optax.sgd(falls), MASK, regularizer=cdx.prox.l1(1e-2), learning_rate=falls
     ),

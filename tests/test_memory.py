@@ -13,7 +13,7 @@ import pytest
 import cdopt_jax as cdx
 from benchmarks.cost import compile_training, peak_bytes
 from benchmarks.vgg import VGG, VGG_MASK
-from tests.oracles import compiled_products, normal
+from tests.oracles import compiled_products, guarded_algorithm_1, normal
 
 OPTIMISERS = {"sgd": optax.sgd(1e-2, momentum=0.9), "adam": optax.adam(1e-3)}
 KERNELS = {"one": (96, 32), "two": (3, 3, 16, 40), "three": (64, 200)}
@@ -26,7 +26,7 @@ WRAPPED = {
     "dissolve_gradients, auto": (cdx.dissolve_gradients("auto"), None),
     "add_penalty": (cdx.add_penalty(1.0), None),
     "proximal_step": (cdx.proximal_step(1e-2, L1), None),
-    "constrain, beta": (cdx.constrain(OPTIMISERS["sgd"], beta="auto"), "sgd"),
+    "Algorithm 1": (guarded_algorithm_1("auto", OPTIMISERS["sgd"]), "sgd"),
     "constrain, regularizer": (
         cdx.constrain(OPTIMISERS["sgd"], regularizer=L1, learning_rate=1e-2),
         "sgd",

@@ -112,7 +112,7 @@ def test_values_are_compared_where_they_can_be_reached(metric):
     Off it f may be lower than anywhere on it, and later steps would find nothing.
     """
     x0 = start(B=metric)
-    land = landscape("minimize", quadratic, cdx.Stiefel(B=metric), None, x0)
+    land = landscape(quadratic, cdx.Stiefel(B=metric), None, x0)
     rng = np.random.default_rng(4)
     far = 0.0
     for size in np.geomspace(1e-3, 0.3, 20):
@@ -130,7 +130,7 @@ def test_values_are_compared_where_they_can_be_reached(metric):
 @pytest.mark.parametrize("metric", [None, METRIC, lambda x: METRIC @ x])
 def test_the_direction_is_the_orthogonal_projection_to_the_tangent_space(metric):
     x0 = start(B=metric)
-    land = landscape("minimize", quadratic, cdx.Stiefel(B=metric), None, x0)
+    land = landscape(quadratic, cdx.Stiefel(B=metric), None, x0)
     g = np.random.default_rng(5).normal(size=x0.shape)
     bx = np.asarray(land.measured([x0])[0].b)
     (d,) = land.tangent([jnp.asarray(bx)], [jnp.asarray(g)])
@@ -149,7 +149,7 @@ def test_the_direction_is_the_orthogonal_projection_to_the_tangent_space(metric)
 def test_a_secant_step_is_that_of_the_dense_update():
     """One step with several pairs, against BFGS's matrix built from them."""
     x0 = start()
-    land = landscape("minimize", quadratic, None, None, x0)
+    land = landscape(quadratic, None, None, x0)
     state = tangential.init(land, [x0], jax.random.key(0))
     step = jax.jit(lambda s: tangential.step(land, s))
     course = [state]

@@ -11,7 +11,7 @@ import pytest
 from jax import export, lax
 
 import cdopt_jax as cdx
-from tests.oracles import descend, normal, spectral, step, traced
+from tests.oracles import descend, guarded_algorithm_1, normal, spectral, step, traced
 
 N, P, STEPS = 48, 8, 100
 LOW = "bfloat16"
@@ -32,7 +32,7 @@ PENALISED = {
     "dissolve_gradients": optax.chain(
         cdx.dissolve_gradients("auto"), optax.sgd(falls(5e-2))
     ),
-    "constrain-beta": cdx.constrain(optax.sgd(falls(5e-2)), beta="auto"),
+    "algorithm-1": guarded_algorithm_1("auto", optax.sgd(falls(5e-2))),
 }
 METHODS: dict[str, Any] = LANDING | PENALISED
 

@@ -162,17 +162,14 @@ class Reading:
     @property
     def form(self) -> Form:
         """The form in which the columns of the matrices are orthonormal."""
-        layout, indicator = self.layout, None
-        if layout is not None and layout.pad:
-            shape = layout.given
-
-            def indicator():
-                return self.read(jnp.ones(shape))
-
-        over = layout.over if layout else ()
-        return Form(
-            B=self.B, axis_name=over or None, across=self.across, indicator=indicator
-        )
+        form = Form(B=self.B, across=self.across)
+        if self.layout is None:
+            return form
+        layout = self.layout
+        form = form._replace(axis_name=layout.over or None)
+        if not layout.pad:
+            return form
+        return form._replace(indicator=lambda: self.read(jnp.ones(layout.given)))
 
     def read(self, leaf: Array) -> Array:
         """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""

@@ -92,10 +92,14 @@ class View:
     Args:
         params: The tree of parameters.
         mask: Which leaves are constrained.
+        together: Whether small leaves of one shape are computed together. A function
+            that is differentiated takes them one by one: the derivative of taking a
+            stack apart is a scatter.
     """
 
-    def __init__(self, params: Any, mask: Mask):
+    def __init__(self, params: Any, mask: Mask, *, together: bool = True):
         check_params(params)
+        self.together = together
         readings = select(params, mask)
         leaves = jax.tree.leaves(params)
         self.params = params
@@ -129,10 +133,10 @@ class View:
         """The constrained leaves, in groups of one shape where that pays."""
         found: dict[Any, list[int]] = {}
         for i, (leaf, r) in enumerate(zip(self.points, self.readings, strict=True)):
-            alone = math.prod(r.shape) > SMALL or not on_one_device(leaf)
+            small = math.prod(r.shape) <= SMALL and on_one_device(leaf)
             tall = sorted(r.matrix, reverse=True)
             kind = (r.stack, *tall, leaf.dtype, id(r.B), r.layout, r.across)
-            found.setdefault((i,) if alone else kind, []).append(i)
+            found.setdefault(kind if small and self.together else i, []).append(i)
         return [self._group(tuple(members)) for members in found.values()]
 
     def _group(self, members):
@@ -212,13 +216,14 @@ class View:
             r if b is None else dataclasses.replace(r, B=None)
             for r, b in zip(self.readings, arrays, strict=True)
         )
-        return (self.points, list(metrics.values())), (bare, slots)
+        return (self.points, list(metrics.values())), (bare, slots, self.together)
 
     @classmethod
     def tree_unflatten(cls, static, children):
         """The view inside of a compiled function."""
-        (bare, slots), (points, metrics) = static, children
+        (bare, slots, together), (points, metrics) = static, children
         view = object.__new__(cls)
+        view.together = together
         view.points = list(points)
         view.readings = [
             r if slot is None else dataclasses.replace(r, B=metrics[slot])

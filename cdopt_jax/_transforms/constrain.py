@@ -1,12 +1,13 @@
 """Any Optax optimiser, made to stay on the manifold."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optax
 
-from cdopt_jax._checks import check_optimizer, check_params
-from cdopt_jax._errors import error, naming, public, user_code
+from cdopt_jax._checks import check_optimizer
+from cdopt_jax._errors import naming, public, user_code
 from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._leaves.view import View, check_state
 from cdopt_jax._transforms.keep_feasible import keep_feasible
 from cdopt_jax._transforms.project_gradients import project_gradients
 from cdopt_jax.prox import Regularizer
@@ -17,11 +18,11 @@ class ConstrainState(NamedTuple):
 
     Attributes:
         optimizer: The state of the optimiser.
-        guard: The report of the guarded steps, a `GuardState`.
+        guard: The report of the guarded steps.
     """
 
     optimizer: optax.OptState
-    guard: optax.OptState
+    guard: Any
 
 
 def constrain(
@@ -96,14 +97,8 @@ def constrain(
 
     @public("constrain")
     def update(updates, state, params=None, **extra_args):
-        check_params(params)
-        if not isinstance(state, ConstrainState):
-            raise error(
-                "the state must be the ConstrainState that init made; it is a "
-                f"{type(state).__name__}. Call update(updates, state, params). Where "
-                "the state was restored from a checkpoint, restore it with "
-                "init(params) as the target, which has the right structure."
-            )
+        entries = state.guard.bound.size if isinstance(state, ConstrainState) else 0
+        check_state(state, ConstrainState, entries, View(params, mask))
         updates, _ = project.update(updates, optax.EmptyState(), params)
         extra_args = _for_line_searches(extra_args, project, guard, state.guard, params)
         with user_code():

@@ -20,12 +20,12 @@ class DissolveState(NamedTuple):
 
     Attributes:
         num_gradients: How many gradients were dissolved.
-        penalty_weight: The weight β of each constrained leaf at the last of them, in
+        beta: The weight β of each constrained leaf at the last of them, in
             the order of ``jax.tree.leaves``.
     """
 
     num_gradients: Array
-    penalty_weight: Array
+    beta: Array
 
 
 def dissolve_gradients(
@@ -89,16 +89,16 @@ def dissolve_gradients(
     @public("dissolve_gradients")
     def init(params):
         leaves = len(first_view(params, mask).points)
-        return DissolveState(num_gradients=zero(), penalty_weight=jnp.zeros(leaves))
+        return DissolveState(num_gradients=zero(), beta=jnp.zeros(leaves))
 
     @public("dissolve_gradients")
     def update(updates, state, params=None, **extra_args):
         del extra_args
         view = View(params, mask)
-        entries = getattr(state, "penalty_weight", jnp.zeros(0)).size
+        entries = getattr(state, "beta", jnp.zeros(0)).size
         check_state(state, DissolveState, entries, view)
         given = view.select(updates, "updates")
-        weights = state.penalty_weight
+        weights = state.beta
         if auto:
             asked = view.largest(lambda g, u: automatic_beta.weight(u, g.form), given)
             weights = automatic_beta.follow(weights, asked)
@@ -117,7 +117,7 @@ def dissolve_gradients(
         new = view.map(gradient, given)
         new = [y.astype(g.dtype) for y, g in zip(new, given, strict=True)]
         state = DissolveState(
-            num_gradients=incremented(state.num_gradients), penalty_weight=weights
+            num_gradients=incremented(state.num_gradients), beta=weights
         )
         return view.merge(new, updates), state
 

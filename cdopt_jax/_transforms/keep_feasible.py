@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._checks import check_fraction, check_positive, schedule_value
+from cdopt_jax._checks import (
+    check_fraction,
+    check_positive,
+    check_regularizer,
+    schedule_value,
+)
 from cdopt_jax._errors import error, naming, public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.paths import leaves_beside
@@ -16,7 +21,7 @@ from cdopt_jax._math.guarded_step import Guard, guarded_steps
 from cdopt_jax._math.proximal_pull import pulled
 from cdopt_jax._math.rounding import Stored
 from cdopt_jax._transforms.state import incremented, zero
-from cdopt_jax.prox import Regularizer, check_regularizer
+from cdopt_jax.prox import Regularizer
 
 
 class GuardState(NamedTuple):
@@ -99,7 +104,7 @@ def keep_feasible(
             )
         if regularizer is not None:
             check_positive("learning_rate", learning_rate)
-            check_regularizer(regularizer)
+            check_regularizer(regularizer, Regularizer)
 
     @public("keep_feasible")
     def init(params):

@@ -8,14 +8,14 @@ import optax
 from jax import Array
 
 from cdopt_jax import stiefel
-from cdopt_jax._checks import check_positive, schedule_value
+from cdopt_jax._checks import check_positive, check_regularizer, schedule_value
 from cdopt_jax._errors import naming, public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.paths import leaves_beside
 from cdopt_jax._leaves.view import View, first_view
 from cdopt_jax._math.products import widen
 from cdopt_jax._transforms.state import incremented, zero
-from cdopt_jax.prox import Regularizer, check_regularizer
+from cdopt_jax.prox import Regularizer
 
 
 class ProximalState(NamedTuple):
@@ -93,7 +93,7 @@ def proximal_step(
     """
     with naming("proximal_step"):
         check_positive("learning_rate", learning_rate)
-        check_regularizer(regularizer)
+        check_regularizer(regularizer, Regularizer)
 
     @public("proximal_step")
     def init(params):

@@ -33,7 +33,7 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         The entries ``"feasibility/<path>"`` of the parameters, and of the state
         ``"bound/<path>"``, ``"step_fraction/<path>"``,
         ``"num_shortened/<path>"``, ``"num_long/<path>"`` and
-        ``"penalty_weight/<path>"``, as far as it has them; scalar arrays, so that it
+        ``"beta/<path>"``, as far as it has them; scalar arrays, so that it
         works under ``jit``.
 
     Raises:
