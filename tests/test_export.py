@@ -30,14 +30,6 @@ ALLOWED = set(f"{PRODUCTS} {ELEMENTWISE} {STRUCTURE}".split())
 # What makes no program, or a user's own; and what draws a point, which takes a QR.
 OTHERS = {"Stiefel", "Mask", "describe", "layers", "theory", "where"}
 OTHERS |= {"Result", "scipy_objective", "prox.Regularizer"}
-    "Mask",
-    "describe",
-    "layers",
-    "theory",
-    "where",
-    "prox.Regularizer",
-}
-OTHERS |= {"Result", "scipy_objective"}
 DRAWN = {"stiefel.random", "initializer"}
 
 # Solvers keep what they have seen, draw samples and sort; they factorise nothing.
