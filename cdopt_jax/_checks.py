@@ -117,6 +117,27 @@ def metric_fault(
         slack = 8 * float(jnp.finfo(dtype).eps) * np.abs(b).max(initial=0)
         if np.abs(b - b.T).max(initial=0) > slack:
             return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
+        if not (np.diagonal(b) > 0).all():
+            return (
+                "B must be positive definite, and its diagonal above zero; its least "
+                f"entry there is {np.diagonal(b).min():.1e}"
+            )
+    return None
+
+
+def definiteness_fault(B: ArrayLike) -> str | None:
+    """Why an array whose values are known is not positive definite, or None."""
+    if isinstance(B, Tracer) or not getattr(B, "is_fully_addressable", True):
+        return None
+    b = np.asarray(B, np.float64)
+    try:
+        np.linalg.cholesky((b + b.T) / 2)
+    except np.linalg.LinAlgError:
+        least = np.linalg.eigvalsh(b).min()
+        return (
+            f"B must be positive definite; its least eigenvalue is {least:.1e}. Write "
+            "B + ε·I if it is singular"
+        )
     return None
 
 

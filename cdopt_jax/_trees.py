@@ -91,13 +91,13 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
 
 @public("stationarity")
 def stationarity(
-    grads: chex.ArrayTree, params: chex.ArrayTree, mask: Mask = None
+    params: chex.ArrayTree, grads: chex.ArrayTree, mask: Mask = None
 ) -> dict[str, Array]:
     """How far each leaf is from being stationary.
 
     Args:
-        grads: The gradient of f at ``params``.
         params: The parameters.
+        grads: The gradient of f at ``params``.
         mask: Which leaves are constrained; see `where`.
 
     Returns:
@@ -109,7 +109,7 @@ def stationarity(
 
         >>> import jax.numpy as jnp, cdopt_jax as cdx
         >>> g = jnp.array([[2.0], [0.0]])
-        >>> print(cdx.stationarity({"w": g}, {"w": -g / 2})["w"])
+        >>> print(cdx.stationarity({"w": -g / 2}, {"w": g})["w"])
         0.0
     """
     view = View(params, mask, together=False)

@@ -356,7 +356,7 @@ def _prepare(
 
 def _check(name, label, shape, dtype, axis_name=None):
     parts = 1 if axis_name is None else lax.psum(1, axis_name)
-    if len(shape) < 2 or shape[-2] * parts < shape[-1] or 0 in shape:
+    if len(shape) < 2 or shape[-2] * parts < shape[-1] or min(shape) < 1:
         raise ValueError(
             f"stiefel.{name}: {label} must have shape (*batch, n, p), n ≥ p ≥ 1; it "
             f"has shape {shape} and dtype {dtype}. Transpose wide matrices."

@@ -12,6 +12,7 @@ from cdopt_jax._errors import public
 
 from .masks import Mask, select
 from .paths import leaf_paths
+from .reading import Stiefel, settle
 
 
 @public("describe")
@@ -21,7 +22,8 @@ def describe(params: Any, mask: Mask = None) -> str:
     Args:
         params: The parameters, or their shapes and dtypes, as ``jax.eval_shape`` makes
             them; then there is no feasibility to show.
-        mask: Which leaves are constrained; see `where`.
+        mask: Which leaves are constrained; see `where`. Without one, the table shows
+            how every leaf could be read, to write a mask from.
 
     Returns:
         A text to print, with a line for each leaf: its path and shape; the matrices it
@@ -35,15 +37,26 @@ def describe(params: Any, mask: Mask = None) -> str:
         path    shape   read as  matrices  orthonormal  feasibility
         bias    (2,)    free
         kernel  (4, 2)  4 × 2    1         columns      0.0e+00
+
+        Without a mask, to see the paths:
+
+        >>> print(cdx.describe({"kernel": jnp.zeros((2, 4, 3)), "bias": jnp.zeros(3)}))
+        path    shape      read as                                  ...
+        bias    (3,)       no matrix                                ...
+        kernel  (2, 4, 3)  dense(), conv(1), attention() or attention_out() of layers
     """
     header = ("path", "shape", "read as", "matrices", "orthonormal", "feasibility")
     leaves, paths = jax.tree.leaves(params), leaf_paths(params)
-    readings = select(params, mask)
+    if mask is None:
+        pairs = zip(paths, leaves, strict=True)
+        readings = [_default_reading(path, leaf) for path, leaf in pairs]
+    else:
+        readings = select(params, mask)
     lines: list[tuple[str, ...]] = [header]
     for path, leaf, r in zip(paths, leaves, readings, strict=True):
         head = (path or "(the array)", str(jnp.shape(leaf)))
-        if r is None:
-            lines.append((*head, "free", "", "", ""))
+        if r is None or isinstance(r, str):
+            lines.append((*head, r or "free", "", "", ""))
             continue
         n, p = r.matrix
         lines.append(
@@ -60,6 +73,17 @@ def describe(params: Any, mask: Mask = None) -> str:
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def _default_reading(path, leaf):
+    """The reading of a leaf without a mask, or in words why it has none."""
+    if jnp.ndim(leaf) < 2 or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        return "no matrix"
+    try:
+        return settle(path, leaf, Stiefel())
+    except ValueError:
+        window = jnp.ndim(leaf) - 2
+        return f"dense(), conv({window}), attention() or attention_out() of layers"
 
 
 def _feasibility(leaf, r):

@@ -1,6 +1,7 @@
 """Which leaves of a tree are constrained, and read how."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -122,6 +123,9 @@ def where(
     every = [pattern for pattern, _ in readings]
     if not readings or not all(isinstance(p, str) or callable(p) for p in every):
         raise error(f'give patterns, such as where("*/kernel"); got {patterns}.')
+    for pattern in (*every, *exclude):
+        if not isinstance(pattern, str) and callable(pattern):
+            _check_predicate(pattern)
     if not all(isinstance(p, str) or callable(p) for p in exclude):
         raise error(
             "exclude must be patterns or predicates, such as "
@@ -131,6 +135,19 @@ def where(
         if not isinstance(reading, Stiefel):
             raise error(f"spec must be a Stiefel(…); it is {reading!r}.")
     return _Where(tuple(readings), tuple(exclude))
+
+
+def _check_predicate(predicate):
+    """Raise on a function that cannot be called with a path and a leaf."""
+    try:
+        inspect.signature(predicate).bind("path", None)
+    except TypeError:
+        raise error(
+            f"a predicate takes the path and the leaf, such as lambda path, leaf: "
+            f"leaf.ndim == 2; {predicate!r} does not take two arguments."
+        ) from None
+    except ValueError:
+        return  # a builtin that does not tell
 
 
 def select(tree: Any, mask: Mask) -> list[Reading | None]:
@@ -174,12 +191,21 @@ def _resolve(mask, tree):
     """
     if mask is Stiefel:
         raise error("mask is the class Stiefel; write Stiefel().")
+    if isinstance(mask, str):
+        raise error(f"mask is the string {mask!r}; write where({mask!r}).")
     if mask is not None and isinstance(tree, optax.LookaheadParams):
         return optax.LookaheadParams(
             fast=_resolve(mask, tree.fast), slow=_resolve(mask, tree.slow)
         )
     if callable(mask) and all(callable(m) for m in jax.tree.leaves(mask)):
-        return mask(tree)
+        made = mask(tree)
+        if made is None:
+            raise error(
+                "mask is a function that returned None; let it return a tree of True, "
+                "False and Stiefel(…), such as jax.tree.map(lambda x: x.ndim == 2, "
+                "params)."
+            )
+        return made
     return mask
 
 

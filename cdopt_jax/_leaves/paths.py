@@ -9,6 +9,12 @@ from jax.tree_util import GetAttrKey
 
 from cdopt_jax._errors import error
 
+_PER_EXAMPLE = (
+    " Where these are gradients of single examples, as optax.contrib.dpsgd takes them, "
+    "put what adds them up in front: optax.chain("
+    "optax.contrib.differentially_private_aggregate(…), constrain(optax.sgd(…), mask))."
+)
+
 
 def leaf_paths(tree: Any) -> list[str]:
     """The '/'-joined path of each leaf, in the order of ``jax.tree.leaves``.
@@ -55,10 +61,18 @@ def broadcast_prefix(label: str, prefix: Any, tree: Any) -> list[Any]:
             lambda entry, below: jax.tree.map(lambda _: entry, below), prefix, tree
         )
     except (ValueError, TypeError):
+        found, wanted = leaf_paths(prefix), leaf_paths(tree)
+        if found == wanted:
+            raise error(
+                f"{label} must be made of the containers of the parameters; it is a "
+                f"{type(prefix).__name__} and they are a {type(tree).__name__}. Choose "
+                'leaves by name, as in where("*/kernel"), or make it by jax.tree.map '
+                "from the parameters."
+            ) from None
         raise error(
             f"{label} must have the structure of the parameters, or of their upper "
-            f"levels; its leaves are: {listing(leaf_paths(prefix))}, and those of the "
-            f"parameters: {listing(leaf_paths(tree))}."
+            f"levels; its leaves are: {listing(found)}, and those of the parameters: "
+            f"{listing(wanted)}."
         ) from None
     return jax.tree.structure(tree).flatten_up_to(full)
 
@@ -81,6 +95,7 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
             raise error(
                 f"{label} must have the shapes of params; "
                 f"{describe_leaf(path, other)}, its parameter {jnp.shape(leaf)}."
+                + (_PER_EXAMPLE if jnp.shape(other)[1:] == jnp.shape(leaf) else "")
             )
         if not _fits(other, leaf):
             raise error(

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cdopt_jax._checks import metric_fault
+from cdopt_jax._checks import definiteness_fault, metric_fault
 from cdopt_jax._errors import error, naming
 from cdopt_jax._math.products import Form, Metric, widen
 from cdopt_jax._math.sharding import (
@@ -98,7 +98,7 @@ class Stiefel:
             )
         if self.B is None or callable(self.B):
             return
-        if fault := metric_fault(self.B):
+        if fault := metric_fault(self.B) or definiteness_fault(self.B):
             raise error(f"{fault}.")
 
     def __eq__(self, other):
@@ -177,20 +177,30 @@ class Reading:
         x = x if self.layout is None else self.layout.enter(x)
         x = x.astype(widen(x.dtype))
         x = x.transpose(self._order)
-        cut = () if self.blocks == 1 else (self.blocks,)
-        width = math.prod(self.computed_shape[a] for a in self.columns) // self.blocks
-        x = x.reshape(*(self.computed_shape[a] for a in self.batch), -1, *cut, width)
-        x = x.swapaxes(-3, -2) if cut else x
+        x = x.reshape(self._matrix_shape)
+        if self.blocks > 1:
+            # Not at once: on Explicit axes a reshape may not merge and cut axes.
+            *batch, n, p = self._matrix_shape
+            x = x.reshape(*batch, n, self.blocks, p // self.blocks).swapaxes(-3, -2)
         return x.mT if self.wide else x
 
     def write(self, x: Array, dtype: Any) -> Array:
         """The inverse of `read`, in the given dtype."""
         x = x.mT if self.wide else x
-        x = x if self.blocks == 1 else x.swapaxes(-3, -2)
+        if self.blocks > 1:
+            x = x.swapaxes(-3, -2).reshape(self._matrix_shape)
         x = x.reshape([self.computed_shape[a] for a in self._order])
         x = x.transpose(tuple(np.argsort(self._order)))
         x = x if self.layout is None else self.layout.leave(x)
         return x.astype(dtype)
+
+    @property
+    def _matrix_shape(self):
+        """The shape of the matrices as they are computed with, before they are cut."""
+        sizes = [self.computed_shape[a] for a in self.batch]
+        n = math.prod(self.computed_shape[a] for a in self.rows)
+        p = math.prod(self.computed_shape[a] for a in self.columns)
+        return (*sizes, n, p)
 
     @property
     def _order(self):
@@ -201,6 +211,21 @@ class Reading:
 
     def _size(self, axes):
         return math.prod(self._sizes(axes))
+
+
+def _readings_that_fit(shape):
+    """The readings of `layers` that a leaf with this shape may be meant to have."""
+    stack = " × ".join(str(n) for n in shape[:-2])
+    n, p = math.prod(shape[:-1]), shape[-1]
+    conv = len(shape) - 2
+    rows = tuple(range(len(shape) - 1))
+    return (
+        f"Write layers.dense() for a stack of {stack} matrices, as scan and vmap over "
+        f"layers make it; layers.conv({conv}) for a convolution over {conv} "
+        f"{'axis' if conv == 1 else 'axes'}; layers.attention() or "
+        "layers.attention_out() for a kernel with an axis of heads; or "
+        f"Stiefel(rows={rows}, columns=-1) for one matrix of {n} × {p}."
+    )
 
 
 def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
@@ -237,6 +262,12 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
             "Stiefel(rows=0, columns=()).",
         )
     ndim = len(shape)
+    if ndim not in (2, 4) and spec.rows is None and spec.columns == -1:
+        raise fault(
+            "a leaf that has neither two axes nor four can be read in several ways, "
+            "and the mask must say in which",
+            _readings_that_fit(shape),
+        )
     given = _tuple(spec.columns) + (() if spec.rows is None else _tuple(spec.rows))
     if any(not -ndim <= a < ndim for a in given):
         raise fault(

@@ -10,6 +10,7 @@ compilation for every few of them; as one stack, they are a program of the size 
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -19,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.core import Tracer
+from jax.sharding import PartitionSpec
 
 from cdopt_jax._checks import check_params
 from cdopt_jax._errors import error
 from cdopt_jax._math.products import Form
-from cdopt_jax._math.sharding import on_one_device
+from cdopt_jax._math.sharding import on_auto_axes, on_one_device
 
 from .masks import Mask, select
 from .paths import describe_leaf, leaf_paths, leaves_beside, listing
@@ -248,26 +250,59 @@ def first_view(params: Any, mask: Mask) -> View:
     return view
 
 
-def check_state(state: Any, kind: type, entries: int, view: View) -> None:
-    """Raise unless a state is of this kind, with an entry for each constrained leaf.
-
-    Args:
-        state: What was given as the state.
-        kind: The type that init made.
-        entries: How many leaves the state has entries for.
-        view: The view of the parameters.
-    """
+def check_state_type(state: Any, kind: type) -> None:
+    """Raise unless a state is of the type that ``init`` made."""
     if not isinstance(state, kind):
         raise error(
             f"the state must be the {kind.__name__} that init made; it is a "
-            f"{type(state).__name__}. Where it was restored from a checkpoint, restore "
-            "it with init(params) as the target, which has the right structure."
+            f"{type(state).__name__}. Call update(updates, state, params), in this "
+            "order. Where the state was restored from a checkpoint, restore it with "
+            "init(params) as the target, which has the right structure."
         )
+
+
+def check_state_size(entries: int, view: View) -> None:
+    """Raise unless a state has an entry for each constrained leaf.
+
+    Args:
+        entries: How many leaves the state has entries for.
+        view: The view of the parameters.
+    """
     if entries != len(view.points):
         raise error(
             "the state must be that of these parameters, with an entry for each "
             f"constrained leaf ({listing(view.paths)}); it has {entries} of them. Make "
             "it by init(params), or restore the checkpoint of this model."
+        )
+
+
+def warn_of_gathering(view: View) -> None:
+    """Warn when a program is compiled that gathers a leaf it cannot see to be split.
+
+    On Auto mesh axes a traced leaf does not tell its layout, and the compiler gathers a
+    leaf that is split along anything but its first row axis and its batch. ``init``
+    refuses such a leaf, if it sees it; where ``init`` is traced too, the compiler is
+    asked for the layout.
+    """
+    for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
+        # Other tracers, as those of vmap, cannot be asked.
+        if type(leaf).__name__ == "DynamicJaxprTracer" and on_auto_axes(leaf):
+            warn = partial(_warn_if_gathered, path, r)
+            jax.debug.inspect_array_sharding(leaf, callback=warn)
+
+
+def _warn_if_gathered(path, reading, sharding):
+    spec = tuple(getattr(sharding, "spec", ()))
+    tall, short = reading.rows, reading.columns
+    if reading.wide:
+        tall, short = short, tall
+    if any(a < len(spec) and spec[a] for a in (*tall[1:], *short)):
+        warnings.warn(
+            f"a step gathers {path!r} on every device: it is split as "
+            f"{PartitionSpec(*spec)} on Auto mesh axes, which a traced step cannot "
+            f"see. Read it by Stiefel(…, sharding={PartitionSpec(*spec)}), or make the "
+            "mesh with Explicit axes.",
+            stacklevel=2,
         )
 
 

@@ -61,11 +61,13 @@ class Guard(NamedTuple):
         bound: A bound of ‖xᴴBx − I‖ after the step.
         fraction: The fraction of the update that was taken; 0 if it was not finite.
         long: Whether the step was long.
+        distance: |‖x‖²/p − 1| before the step, at most ‖E‖.
     """
 
     bound: Array
     fraction: Array
     long: Array
+    distance: Array
 
 
 class _Proposal(NamedTuple):
@@ -80,6 +82,7 @@ class _Proposal(NamedTuple):
         size: A bound of ‖F‖; infinite where x or u are so large that ``rounding`` does
             not hold.
         rounding: What rounding may add to the residual of a short step.
+        distance: |‖x‖²/p − 1|.
     """
 
     x: Array
@@ -89,6 +92,7 @@ class _Proposal(NamedTuple):
     mean: Array
     size: Array
     rounding: Any
+    distance: Array
 
     @property
     def tiered(self) -> bool:
@@ -168,7 +172,8 @@ def guarded_steps(
     steps = []
     for q, (move, bound, fraction) in zip(proposals, results, strict=True):
         is_long = q.size > limits[-1]
-        steps.append((move, Guard(bound=bound, fraction=fraction, long=is_long)))
+        guard = Guard(bound=bound, fraction=fraction, long=is_long, distance=q.distance)
+        steps.append((move, guard))
     return steps
 
 
@@ -194,6 +199,8 @@ def _propose(x, u, form):
         mean=mean,
         size=jnp.where(tame, size, jnp.inf),
         rounding=rounding,
+        # The same sum as in `tangential_gradient`, and so made once in `constrain`.
+        distance=jnp.abs(form.dot(x, bx) / p - 1),
     )
 
 

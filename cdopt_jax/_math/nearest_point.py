@@ -50,6 +50,18 @@ def schatten(e: Array) -> Array:
     return jnp.sqrt(norm(mm(e, e)))
 
 
+def spectral_estimate(e: Array) -> Array:
+    """A number between ‖E‖ and p^(1/4)‖E‖, for a Hermitian E.
+
+    It is the smaller one of the Schatten-4 norm of E, and of |m| plus that of E − mI,
+    where m is the mean eigenvalue. The proximal map of a norm shrinks all columns
+    alike, so that E is nearly a multiple of I, whose Schatten norm is much above ‖E‖.
+    """
+    mean = mean_eigenvalue(e)
+    rest = schatten(e - per_matrix(mean) * eye(e))
+    return jnp.minimum(schatten(e), jnp.abs(mean) + rest)
+
+
 def frobenius(e: Array) -> Array:
     """‖E‖_F, as a number to decide by: a constant for derivatives."""
     return norm(lax.stop_gradient(e))

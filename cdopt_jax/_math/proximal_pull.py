@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from .nearest_point import mean_eigenvalue, schatten
-from .products import Form, eye, per_matrix
+from .nearest_point import spectral_estimate
+from .products import Form, per_matrix
 from .rounding import Stored, rounded
 
 
@@ -36,12 +36,7 @@ def pulled(
     d = z - y
     there = rounded(x, z - x, stored)
     e = form.residual(there, form.apply(there))
-    # The proximal map of a norm shrinks all columns alike, so that E is nearly a
-    # multiple of I, whose Schatten norm is much above the spectral one.
-    mean = mean_eigenvalue(e)
-    end = jnp.minimum(
-        schatten(e), jnp.abs(mean) + schatten(e - per_matrix(mean) * eye(e))
-    )
+    end = spectral_estimate(e)
     slope = end + form.dot(d, form.apply(d))
     s = jnp.where(end <= radius, 1, jnp.clip((radius - bound) / slope, 0, 1))
     move = jnp.where(per_matrix(s >= 1), z - x, y + per_matrix(s) * d - x)

@@ -207,6 +207,14 @@ def on_one_device(leaf: Any) -> bool:
     return mesh.empty
 
 
+def on_auto_axes(leaf: Any) -> bool:
+    """Whether a leaf lies on a mesh of several devices whose axes are all Auto."""
+    mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", _NO_MESH)
+    if mesh.empty or math.prod(mesh.axis_sizes) == 1:
+        return False
+    return _kinds(mesh, "Auto") == set(mesh.axis_names)
+
+
 def contracted(a: Array) -> NamedSharding | None:
     """The layout of aᵀb, where the type of ``a`` says that its rows are split."""
     sharding = _typed(a)

@@ -18,7 +18,8 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     Entries that are no larger than the rounding of the difference become zero: at a
     stationary point Adam and Lion would make steps of full length of them. The gradient
     at an x whose norm is far from that of orthonormal columns becomes zero as well: the
-    step will bring x to the manifold, where f has another gradient.
+    step will bring x to the manifold, where f has another gradient. So does a gradient
+    that is not finite: an optimiser with a memory would never get rid of it.
     """
     n, p = x.shape[-2:]
     bx = form.apply(x)
@@ -32,8 +33,10 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     noise = jnp.sum(_square(s), axis=-2, keepdims=True) * (64 * p / n)
     noise = lax.optimization_barrier(noise)
     grain = (4 * float(jnp.finfo(x.dtype).eps)) ** 2
-    far = per_matrix(jnp.abs(form.dot(x, bx) / p - 1) > _FAR)
-    return jnp.where(far | (_square(v) <= grain * (4 * _square(g) + noise)), 0, v)
+    near = per_matrix(jnp.abs(form.dot(x, bx) / p - 1) <= _FAR)
+    # False where v is not finite.
+    seen = _square(v) > grain * (4 * _square(g) + noise)
+    return jnp.where(near & seen, v, 0)
 
 
 def _square(a):

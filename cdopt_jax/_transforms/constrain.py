@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import optax
 
-from cdopt_jax._checks import check_optimizer
+from cdopt_jax._checks import check_optimizer, check_params
 from cdopt_jax._errors import naming, public, user_code
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, check_state
+from cdopt_jax._leaves.view import View, check_state_size, check_state_type
 from cdopt_jax._transforms.keep_feasible import keep_feasible
 from cdopt_jax._transforms.project_gradients import project_gradients
 from cdopt_jax.prox import Regularizer
@@ -59,7 +59,8 @@ def constrain(
         A transformation whose ``update`` needs ``params``, with a `ConstrainState`.
         Extra arguments are passed on to the optimiser. For optimisers with a line
         search, ``grad`` is projected as well, and ``value_fn`` is evaluated where the
-        guarded step would lead.
+        guarded step would lead; for `optax.contrib.sam`, what ``grad_fn`` returns is
+        projected.
 
     Raises:
         ValueError: At once, on an object without ``init`` and ``update``, on a radius
@@ -97,10 +98,11 @@ def constrain(
 
     @public("constrain")
     def update(updates, state, params=None, **extra_args):
-        entries = state.guard.bound.size if isinstance(state, ConstrainState) else 0
-        check_state(state, ConstrainState, entries, View(params, mask))
+        check_params(params)
+        check_state_type(state, ConstrainState)
+        check_state_size(state.guard.bound.size, View(params, mask))
         updates, _ = project.update(updates, optax.EmptyState(), params)
-        extra_args = _for_line_searches(extra_args, project, guard, state.guard, params)
+        extra_args = _on_the_manifold(extra_args, project, guard, state.guard, params)
         with user_code():
             updates, inner_state = inner.update(
                 updates, state.optimizer, params, **extra_args
@@ -111,22 +113,30 @@ def constrain(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _for_line_searches(extra_args, project, guard, state, params):
+def _on_the_manifold(extra_args, project, guard, state, params):
     """The extra arguments as an optimiser inside `constrain` should see them.
 
     A line search compares values of f along the updates it proposes. The guarded step
-    leads somewhere else, so f is evaluated there, and its gradient is projected.
+    leads somewhere else, so f is evaluated there. Gradients that an optimiser takes
+    itself are projected as those that it is given.
     """
-    if "grad" in extra_args:
-        grad, _ = project.update(extra_args["grad"], optax.EmptyState(), params)
-        extra_args = {**extra_args, "grad": grad}
-    if "value_fn" in extra_args:
-        value_fn = extra_args["value_fn"]
 
-        def value_after_step(proposed, *args, **kwargs):
-            u = optax.tree.sub(proposed, params)
-            u, _ = guard.update(u, state, params)
-            return value_fn(optax.apply_updates(params, u), *args, **kwargs)
+    def projected(grads):
+        return project.update(grads, optax.EmptyState(), params)[0]
 
-        extra_args = {**extra_args, "value_fn": value_after_step}
+    def value_fn(proposed, *args, **kwargs):
+        u = optax.tree.sub(proposed, params)
+        u, _ = guard.update(u, state, params)
+        return given["value_fn"](optax.apply_updates(params, u), *args, **kwargs)
+
+    def grad_fn(*args, **kwargs):
+        return projected(given["grad_fn"](*args, **kwargs))
+
+    given = dict(extra_args)
+    if "grad" in given:
+        extra_args = {**extra_args, "grad": projected(given["grad"])}
+    if "value_fn" in given:
+        extra_args = {**extra_args, "value_fn": value_fn}
+    if "grad_fn" in given:
+        extra_args = {**extra_args, "grad_fn": grad_fn}
     return extra_args

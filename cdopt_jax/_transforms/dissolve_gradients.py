@@ -6,10 +6,15 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._checks import check_beta, schedule_value
+from cdopt_jax._checks import check_beta, check_params, schedule_value
 from cdopt_jax._errors import naming, public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, check_state, first_view
+from cdopt_jax._leaves.view import (
+    View,
+    check_state_size,
+    check_state_type,
+    first_view,
+)
 from cdopt_jax._math import automatic_beta
 from cdopt_jax._math.products import dissolved_gradient, per_matrix
 from cdopt_jax._transforms.state import incremented, zero
@@ -94,9 +99,10 @@ def dissolve_gradients(
     @public("dissolve_gradients")
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        check_params(params)
+        check_state_type(state, DissolveState)
         view = View(params, mask)
-        entries = getattr(state, "beta", jnp.zeros(0)).size
-        check_state(state, DissolveState, entries, view)
+        check_state_size(state.beta.size, view)
         given = view.select(updates, "updates")
         weights = state.beta
         if auto:

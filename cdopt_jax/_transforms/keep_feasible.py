@@ -9,6 +9,7 @@ from jax import Array
 
 from cdopt_jax._checks import (
     check_fraction,
+    check_params,
     check_positive,
     check_regularizer,
     schedule_value,
@@ -16,7 +17,14 @@ from cdopt_jax._checks import (
 from cdopt_jax._errors import error, naming, public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.paths import leaves_beside
-from cdopt_jax._leaves.view import View, check_state, compiled, first_view
+from cdopt_jax._leaves.view import (
+    View,
+    check_state_size,
+    check_state_type,
+    compiled,
+    first_view,
+    warn_of_gathering,
+)
 from cdopt_jax._math.guarded_step import Guard, guarded_steps
 from cdopt_jax._math.proximal_pull import pulled
 from cdopt_jax._math.rounding import Stored
@@ -36,6 +44,9 @@ class GuardState(NamedTuple):
         step_fraction: The fraction of the last proposed step that was taken.
         num_shortened: How many steps so far were shortened, to a fraction below 1.
         num_long: How many steps so far were long, and took more products of p×p×p.
+        num_outside: How often so far a leaf was not within the bound in which the step
+            before had left it. Something behind this transformation then changes what
+            it returns, or the parameters are changed elsewhere.
     """
 
     num_updates: Array
@@ -43,6 +54,7 @@ class GuardState(NamedTuple):
     step_fraction: Array
     num_shortened: Array
     num_long: Array
+    num_outside: Array
 
 
 def keep_feasible(
@@ -117,14 +129,17 @@ def keep_feasible(
             step_fraction=jnp.ones(leaves),
             num_shortened=jnp.zeros(leaves, jnp.int32),
             num_long=jnp.zeros(leaves, jnp.int32),
+            num_outside=jnp.zeros(leaves, jnp.int32),
         )
 
     @public("keep_feasible")
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        check_params(params)
+        check_state_type(state, GuardState)
         view = View(params, mask)
-        entries = getattr(state, "bound", jnp.zeros(0)).size
-        check_state(state, GuardState, entries, view)
+        check_state_size(state.bound.size, view)
+        warn_of_gathering(view)
         given = view.select(updates, "updates")
         if regularizer is None:
             moves, guard = _step(view, given, radius)
@@ -133,6 +148,8 @@ def keep_feasible(
         # The proximal map acts on the whole tree, at the points the step leads to.
         leaves, treedef = jax.tree.flatten(params)
         every = leaves_beside("updates", updates, params)
+        leaves = [jnp.asarray(x) for x in leaves]
+        every = [jnp.asarray(u) for u in every]
         ends = treedef.unflatten([x + u for x, u in zip(leaves, every, strict=True)])
         eta = schedule_value(learning_rate, state.num_updates)
         ends = regularizer.prox(view.merge(points, ends), eta)
@@ -205,24 +222,31 @@ def _stored(group, updates):
 
 
 def _per_leaf(view, guards):
-    """Of each leaf the largest bound, the least fraction, and whether any was long."""
-    rows = list(zip(view.groups, guards, strict=True))
-    fractions = view.vector([g.largest(-guard.fraction) for g, guard in rows])
+    """What was done to each leaf, which is what was done to its worst matrix."""
+
+    def largest(values):
+        pairs = zip(view.groups, values, strict=True)
+        return view.vector([group.largest(v) for group, v in pairs])
+
     return Guard(
-        bound=view.vector([g.largest(guard.bound) for g, guard in rows]),
-        fraction=-fractions,
-        long=view.vector(
-            [g.largest(guard.long.astype(jnp.int32)) for g, guard in rows]
-        ),
+        bound=largest([guard.bound for guard in guards]),
+        fraction=-largest([-guard.fraction for guard in guards]),
+        long=largest([guard.long.astype(jnp.int32) for guard in guards]),
+        distance=largest([guard.distance for guard in guards]),
     )
 
 
 def _reported(state, guard):
     shortened = (guard.fraction < 1).astype(state.num_shortened.dtype)
+    # Of a matrix within the bound, the mean eigenvalue is within it too. Not finite
+    # counts as outside.
+    distance = guard.distance.astype(state.bound.dtype)
+    outside = (~(distance <= state.bound)).astype(state.num_outside.dtype)
     return GuardState(
         num_updates=incremented(state.num_updates),
         bound=guard.bound.astype(state.bound.dtype),
         step_fraction=guard.fraction.astype(state.step_fraction.dtype),
         num_shortened=state.num_shortened + shortened,
         num_long=state.num_long + guard.long.astype(state.num_long.dtype),
+        num_outside=state.num_outside + outside,
     )

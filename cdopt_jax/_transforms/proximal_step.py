@@ -105,7 +105,7 @@ def proximal_step(
     def update(updates, state, params=None, **extra_args):
         del extra_args
         view = View(params, mask)
-        given = leaves_beside("updates", updates, params)
+        given = [jnp.asarray(u) for u in leaves_beside("updates", updates, params)]
         eta = schedule_value(learning_rate, state.num_proximal_steps)
 
         def forward(group, u):
@@ -122,6 +122,7 @@ def proximal_step(
             return (y - x.astype(y.dtype)).astype(dtype)
 
         leaves, treedef = jax.tree.flatten(params)
+        leaves = [jnp.asarray(x) for x in leaves]
         free = [plain(u, x) for u, x in zip(given, leaves, strict=True)]
         stepped = view.map(forward, view.select(updates, "updates"))
         ahead = view.merge(stepped, treedef.unflatten(free))

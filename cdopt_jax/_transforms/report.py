@@ -1,16 +1,19 @@
 """What the transformations did, as scalars for a log."""
 
+import warnings
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.view import View
+from cdopt_jax._math.nearest_point import spectral_estimate
 from cdopt_jax._transforms.dissolve_gradients import DissolveState
 from cdopt_jax._transforms.keep_feasible import GuardState
-from cdopt_jax._trees import feasibility
 
 _STATES = (GuardState, DissolveState)
 _COUNTERS = ("num_updates", "num_gradients")
@@ -30,14 +33,19 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         mask: Which leaves are constrained, as it was given to the transformation.
 
     Returns:
-        The entries ``"feasibility/<path>"`` of the parameters, and of the state
-        ``"bound/<path>"``, ``"step_fraction/<path>"``,
-        ``"num_shortened/<path>"``, ``"num_long/<path>"`` and
-        ``"beta/<path>"``, as far as it has them; scalar arrays, so that it
-        works under ``jit``.
+        The entries ``"residual/<path>"``, a number between ‖xᵀBx − I‖₂ and p^(1/4)
+        times it, and of the state ``"bound/<path>"``, ``"step_fraction/<path>"``,
+        ``"num_shortened/<path>"``, ``"num_long/<path>"``, ``"num_outside/<path>"`` and
+        ``"beta/<path>"``, as far as it has them; scalar arrays, so that it works under
+        ``jit``.
 
     Raises:
         ValueError: If the state holds no report, or one of other leaves.
+
+    Warns:
+        UserWarning: Outside of ``jit``, if a leaf was not where the step before had
+            left it (``num_outside``): another transformation changes the updates behind
+            `constrain`, or the parameters are changed elsewhere.
 
     Examples:
         >>> import jax.numpy as jnp, optax, cdopt_jax as cdx
@@ -53,20 +61,41 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
             "the state holds none of constrain, keep_feasible or dissolve_gradients; "
             "give the state that update returned."
         )
-    paths = View(params, mask).paths
-    distances = feasibility(params, mask)
-    scalars = {f"feasibility/{path}": value for path, value in distances.items()}
+    view = View(params, mask, together=False)
+    residuals = view.largest(
+        lambda g: spectral_estimate(g.form.residual(g.x, g.form.apply(g.x)))
+    )
+    vectors = {"residual": residuals}
     for part in found:
-        for name, vector in part._asdict().items():
-            if name in _COUNTERS:
-                continue
-            if vector.shape != (len(paths),):
-                raise error(
-                    f"the state reports on {vector.size} leaves, and the mask "
-                    f"selects {len(paths)}; give the mask of the transformation."
-                )
-            scalars |= {f"{name}/{p}": v for p, v in zip(paths, vector, strict=True)}
-    return scalars
+        vectors |= {k: v for k, v in part._asdict().items() if k not in _COUNTERS}
+    for vector in vectors.values():
+        if vector.shape != residuals.shape:
+            raise error(
+                f"the state reports on {vector.size} leaves, and the mask selects "
+                f"{residuals.size}; give the mask of the transformation."
+            )
+    if "num_outside" in vectors:
+        _warn(vectors["num_outside"], view.paths)
+    return {
+        f"{name}/{path}": value
+        for name, vector in vectors.items()
+        for path, value in zip(view.paths, vector, strict=True)
+    }
+
+
+def _warn(num_outside, paths):
+    """Say which leaves something else has moved, where that is known."""
+    if isinstance(num_outside, Tracer) or not num_outside.is_fully_addressable:
+        return
+    counts = zip(paths, np.asarray(num_outside), strict=True)
+    moved = [f"{path!r} ({count} times)" for path, count in counts if count]
+    if moved:
+        warnings.warn(
+            f"report: {', '.join(moved)} was not where the step before had left it. "
+            "Put constrain or keep_feasible last in the chain, with learning rates, "
+            "clipping and the like inside, and do not change the parameters elsewhere.",
+            stacklevel=4,
+        )
 
 
 def _is_ours(node):
