@@ -42,7 +42,7 @@ def by_rows(kernel):
 
 
 def columns_cut(count):
-    return lambda kernel: np.split(*by_rows(kernel), count, axis=1)
+    return lambda kernel: np.split(by_rows(kernel)[0], count, axis=1)
 
 
 def heads(kernel):

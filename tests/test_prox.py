@@ -113,25 +113,6 @@ def test_a_general_solver_finds_nothing_lower(case):
         assert_close(found.fun, best, 1e-3)
 
 
-def test_one_dimensional_maps_agree_with_a_dense_search():
-    grid = np.linspace(-3, 3, 60_001)
-    cases = {
-        "l1": (prox.l1, (0.7,), 0.7 * np.abs(grid)),
-        "elastic_net": (prox.elastic_net, (0.7, 0.4), 0.7 * abs(grid) + 0.2 * grid**2),
-        "nonnegative_l1": (
-            prox.nonnegative_l1,
-            (0.7,),
-            np.where(grid >= 0, 0.7 * grid, np.inf),
-        ),
-    }
-    for make, weights, values in cases.values():
-        r = make(*weights)
-        for x in (-2.0, -0.3, 0.0, 0.3, 1.7):
-            best = grid[np.argmin(values + (grid - x) ** 2 / (2 * 0.8))]
-            # The grid's spacing is 1e-4.
-            assert_close(r.prox(jnp.full((1,), x), 0.8)[0], best, 1e-4)
-
-
 @property_test
 @given(x=matrices, step=steps)
 def test_the_parts_of_moreau_add_up(x, step):
