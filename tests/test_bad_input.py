@@ -1,8 +1,7 @@
 """Whatever cannot work raises a ValueError that a user can act on.
 
 A row of the table is a call and the words its message must hold: the function, the
-leaf's path, its shape and dtype, and what to do. A row that is marked as failing is one
-whose message, or type, is not there yet.
+leaf's path, its shape and dtype, and what to do.
 """
 
 from typing import Any
@@ -151,7 +150,7 @@ def number_rows() -> dict[str, Row]:
                 lambda make=make, value=value: make(value),
                 [f"{start} {say}", f"it is {value!r}"],
             )
-    for value in (0, 1, -0.5, NAN, "half", None, True):
+    for value in (0, 1, 1.5, -0.5, NAN, "half", None, True):
         for name in ("keep_feasible", "constrain"):
             rows[f"{name}-radius-{value}"] = (
                 lambda name=name, value=value: (
@@ -269,10 +268,6 @@ ROWS: dict[str, Row] = {
         lambda: cdx.constrain(0.1),
         ["constrain: optimizer", "optax.adam(1e-2)", "0.1"],
     ),
-    "constrain-regularizer-alone": (
-        lambda: cdx.constrain(optax.sgd(0.1), regularizer=prox.none()),
-        ["constrain:", "learning_rate", "go together"],
-    ),
     **{
         f"{name}-without-params": (
             lambda make=make: (tx := make(MASK)).update(PARAMS, tx.init(PARAMS)),
@@ -289,7 +284,7 @@ ROWS: dict[str, Row] = {
     },
     "project-deficient": (
         lambda: cdx.project({"net": jnp.ones((4, 2))}),
-        ["project:", "'net'", "rank-deficient", "(4, 2)", "stiefel.random"],
+        ["'net' has shape (4, 2) and dtype float64", "rank-deficient", "stiefel.rand"],
     ),
     "project-zero": (
         lambda: cdx.project({"net": 0 * W}),
@@ -297,7 +292,7 @@ ROWS: dict[str, Row] = {
     ),
     "project-nan": (
         lambda: cdx.project({"net": W * jnp.nan}),
-        ["project:", "'net'", "not finite", "(4, 2)"],
+        ["'net' has shape (4, 2) and dtype", "not finite", "optax.apply_if_finite"],
     ),
     "project-one-of-many": (
         lambda: cdx.project({"net": jnp.stack([W, 0 * W])}, S(rows=1)),
@@ -341,21 +336,6 @@ ROWS: dict[str, Row] = {
     "stiefel-random-integer": (
         lambda: stiefel.random(key, (4, 2), int),
         ["stiefel.random:", "floating point", "int64"],
-    ),
-    **{
-        f"keep_feasible-radius-{radius}": (
-            lambda radius=radius: cdx.keep_feasible(radius=radius),
-            ["keep_feasible: radius", "between 0 and 1", repr(radius)],
-        )
-        for radius in (0, 1, -0.5, 1.5, float("nan"), None, "0.5")
-    },
-    "constrain-radius": (
-        lambda: cdx.constrain(optax.sgd(0.1), radius=2.0),
-        ["constrain: radius", "between 0 and 1", "2.0"],
-    ),
-    "constrain-no-optimiser": (
-        lambda: cdx.constrain(0.1),
-        ["constrain: optimizer", "optax.adam(1e-2)", "0.1"],
     ),
     "constrain-regularizer-without-learning-rate": (
         lambda: cdx.constrain(optax.sgd(0.1), regularizer=prox.l1(0.1)),
@@ -512,14 +492,6 @@ ROWS: dict[str, Row] = {
         lambda: cdx.project(jnp.ones((4, 2))),
         ["project: the array", "rank-deficient", "float64"],
     ),
-    "project-deficient-dtype": (
-        lambda: cdx.project({"net": jnp.ones((4, 2))}),
-        ["'net' has shape (4, 2) and dtype float64"],
-    ),
-    "project-nan-what-to-do": (
-        lambda: cdx.project({"net": W * jnp.nan}),
-        ["'net' has shape (4, 2) and dtype float64", "optax.apply_if_finite"],
-    ),
     "stiefel-random-shape": (
         lambda: stiefel.random(key, 4),
         ["stiefel.random: shape", "4"],
@@ -527,12 +499,7 @@ ROWS: dict[str, Row] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        *[pytest.param(*row, id=name) for name, row in ROWS.items()],
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), ROWS.values(), ids=ROWS)
 def test_the_message_says_what_is_wrong_and_what_to_do(call, words):
     with pytest.raises(ValueError, match=r"\w+: ") as caught:
         call()

@@ -75,21 +75,9 @@ def test_every_optimiser_ends_at_a_stationary_point(name):
     assert cdx.stiefel.feasibility(x) <= 1e-9
 
 
-@pytest.mark.parametrize("name", ["adam", "lamb"])
-def test_a_stationary_point_is_a_fixed_point(name):
-    loss, _ = pca(0)
-    m = -jax.hessian(lambda x: loss(x[:, None]))(jnp.zeros(N)) / 2
-    x = np.linalg.eigh(m)[1][:, -P:]
-    x = jnp.asarray(x @ polar(normal((P, P), 2)))  # any basis of the eigenspace
-    moved, _ = run(cdx.constrain(OPTIMISERS[name](1e-3)), loss, x, steps=5)
-    # What rounding leaves of the projected gradient, elementwise optimisers may scale
-    # up to their learning rate; but the subspace stays.
-    assert loss(moved) <= loss(x) + 1e-4
-
-
-@pytest.mark.parametrize("name", ["adam", "lion", "momentum"])
+@pytest.mark.parametrize("name", ["adam", "lamb", "lion", "momentum"])
 def test_at_leading_eigenvectors_in_single_precision_nothing_moves(name):
-    """All that an elementwise optimiser could see there is rounding."""
+    """A stationary point is a fixed point: all there is to see is rounding."""
     tx = cdx.constrain(OPTIMISERS[name](0.1))
 
     @jax.jit
@@ -168,29 +156,6 @@ def test_lbfgs_searches_along_the_manifold():
     x = searched(cdx.constrain(optax.lbfgs()), loss, x, steps=100)
     assert loss(x) <= best * (1 - 1e-6)
     assert cdx.stiefel.feasibility(x) <= 1e-9
-
-
-def test_schedule_free_works_and_so_does_lookahead():
-    loss, best = pca(0)
-    x = cdx.stiefel.random(jax.random.key(0), (N, P))
-    free = optax.contrib.schedule_free_adamw(0.05, warmup_steps=20)
-    y, _ = run(cdx.constrain(free), loss, x)
-    assert loss(cdx.project(y)) <= best * (1 - 1e-2)
-    fast = optax.radam(falls(0.05))
-    tx = cdx.constrain(optax.lookahead(fast, sync_period=5, slow_step_size=0.5))
-    both: Any = optax.LookaheadParams.init_synced(x)
-
-    @jax.jit
-    def step(params, state):
-        updates, state = tx.update(jax.grad(loss)(params.fast), state, params)
-        return optax.apply_updates(params, updates), state
-
-    state = tx.init(both)
-    for _ in range(STEPS):
-        both, state = step(both, state)
-    for point in (both.fast, both.slow):
-        assert loss(point) <= best * (1 - 1e-2)
-        assert cdx.stiefel.feasibility(point) <= 1e-3
 
 
 def test_weight_decay_is_normal_to_the_manifold_and_does_nothing():
@@ -288,14 +253,3 @@ def test_the_automatic_weight_scales_with_the_objective():
     one, ten = (cdx.objective(lambda x, s=s: s * loss(x), "auto") for s in (1, 10))
     np.testing.assert_allclose(10 * one(x), ten(x), rtol=1e-12)
     np.testing.assert_allclose(10 * jax.grad(one)(x), jax.grad(ten)(x), rtol=1e-9)
-
-
-def test_clipping_belongs_inside_and_an_average_of_points_is_off_the_manifold():
-    loss, best = pca(0)
-    x = cdx.stiefel.random(jax.random.key(0), (N, P))
-    clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(falls(0.05)))
-    y, _ = run(cdx.constrain(clipped), loss, x)
-    assert loss(y) <= best * (1 - 1e-3)
-    average = (x + y) / 2
-    assert cdx.stiefel.feasibility(average) > 0.1
-    assert cdx.stiefel.feasibility(cdx.project(average)) < 1e-12

@@ -30,15 +30,6 @@ def test_extra_arguments_are_accepted_and_ignored(case):
     chex.assert_trees_all_equal(with_more, plain)
 
 
-@cases(quick=True)
-def test_an_update_without_parameters_says_what_to_do(case):
-    tx = case.make(matrices)
-    params, grads = problem(0)
-    name = case.factory.__name__
-    with pytest.raises(ValueError, match=rf"{name}.*update\(updates, state, params\)"):
-        tx.update(grads, tx.init(params))
-
-
 @cases()
 def test_a_chain_hands_every_link_its_own_state(case):
     links = case.links(matrices)

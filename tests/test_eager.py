@@ -51,7 +51,10 @@ LOOPS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n == "metric" else n for n in LOOPS],
+)
 def test_an_eager_loop_compiles_nothing_after_its_second_step(name):
     tx = LOOPS[name]
     params: Any = {k: polar(normal((12, 3), i)) for i, k in enumerate("abc")}

@@ -71,7 +71,9 @@ def train_nnx(tx, model, steps=STEPS, wrt: Any = nnx.Param):
     return optimizer
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", ["constrain", "auto", pytest.param("prox", marks=pytest.mark.slow)]
+)
 def test_linen_and_nnx_take_the_same_steps_from_the_same_values(recipe):
     model = Nnx(nnx.Rngs(0))
     params = {

@@ -7,17 +7,8 @@ import nbformat
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+assert NOTEBOOKS
 COLAB = "colab.research.google.com/github/cdopt-jax/cdopt_jax/blob/main/notebooks"
-
-
-def test_the_notebooks_are_there():
-    assert {path.stem for path in NOTEBOOKS} == {
-        "many_devices",
-        "orthogonal_cnn",
-        "quickstart",
-        "sparse_pca",
-        "transformer_heads",
-    }
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

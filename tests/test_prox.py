@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.optimize
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -90,46 +89,6 @@ def test_the_proximal_map_is_firmly_nonexpansive(case, x, z, step):
     r = case.make(*case.weights)
     p, q = (np.asarray(r.prox(jnp.asarray(a), step)) for a in (x, z))
     assert np.sum((p - q) ** 2) <= np.sum((p - q) * (x - z)) + 1e-9
-
-
-@each_case
-def test_a_general_solver_finds_nothing_lower(case):
-    r = case.make(*case.weights)
-    for seed in (0, 1, 2):
-        x = draw(seed)
-
-        def cost(flat, x=x):
-            y = flat.reshape(SHAPE)
-            return case.plain(y) + np.sum((y - x) ** 2)
-
-        y = np.asarray(r.prox(jnp.asarray(x), 0.5))
-        best = cost(y.ravel())
-        lowest = -9 if np.isfinite(case.plain(-np.ones(SHAPE))) else 0
-        found = scipy.optimize.minimize(
-            cost, np.abs(x).ravel(), method="Powell", bounds=[(lowest, 9)] * x.size
-        )
-        assert best <= found.fun + TOL
-        # Powell's tolerance is 1e-4 relative, in the argument.
-        assert_close(found.fun, best, 1e-3)
-
-
-def test_one_dimensional_maps_agree_with_a_dense_search():
-    grid = np.linspace(-3, 3, 60_001)
-    cases = {
-        "l1": (prox.l1, (0.7,), 0.7 * np.abs(grid)),
-        "elastic_net": (prox.elastic_net, (0.7, 0.4), 0.7 * abs(grid) + 0.2 * grid**2),
-        "nonnegative_l1": (
-            prox.nonnegative_l1,
-            (0.7,),
-            np.where(grid >= 0, 0.7 * grid, np.inf),
-        ),
-    }
-    for make, weights, values in cases.values():
-        r = make(*weights)
-        for x in (-2.0, -0.3, 0.0, 0.3, 1.7):
-            best = grid[np.argmin(values + (grid - x) ** 2 / (2 * 0.8))]
-            # The grid's spacing is 1e-4.
-            assert_close(r.prox(jnp.full((1,), x), 0.8)[0], best, 1e-4)
 
 
 @property_test

@@ -53,7 +53,17 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+each_problem = pytest.mark.parametrize(
+    "name",
+    [
+        "eigenvalues",
+        pytest.param("correlations", marks=pytest.mark.slow),
+        pytest.param("discriminants", marks=pytest.mark.slow),
+    ],
+)
+
+
+@each_problem
 def test_samples_have_the_mean_of_the_metric(name):
     instance = PROBLEMS[name](0)
     draw, metric = instance.sampled_metric, np.asarray(instance.mask.B)
@@ -64,7 +74,7 @@ def test_samples_have_the_mean_of_the_metric(name):
     assert np.all(np.abs(draws.mean(axis=0) - metric) <= 6 * deviation + 1e-12)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@each_problem
 def test_the_optimum_is_approached_where_the_constraint_is_only_sampled(name):
     instance = PROBLEMS[name](0)
     assert instance.best is not None

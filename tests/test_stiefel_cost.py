@@ -95,27 +95,7 @@ def test_autodiff_of_dissolve_costs_no_more_than_the_closed_form():
         assert compiled_products(mode, x, d) == expected
 
 
-def _products(name, dtype, metric):
-    x, d = normal((2, 12, 4), 0, dtype)
-    B, _ = metric_of(metric, 12, dtype)
-    found = traced(_call(name, B=None if metric == "none" else B), x, d)
-    return [e for e in found if e.primitive.name == "dot_general"]
-
-
-@pytest.mark.parametrize("metric", ["none", "array"])
-@pytest.mark.parametrize("name", [*ONE, *TWO])
-def test_every_product_asks_for_the_highest_precision(name, metric):
-    highest = (lax.Precision.HIGHEST,) * 2
-    for dtype in ("float32", "bfloat16", "float16"):
-        products = _products(name, dtype, metric)
-        assert products
-        for product in products:
-            assert product.params["precision"] == highest
-            operands = [str(v.aval.dtype) for v in (*product.invars, *product.outvars)]
-            assert operands == ["float32"] * 3
-
-
-def test_the_products_behind_random_and_its_derivative_ask_for_it_too():
+def test_products_behind_random_and_derivatives_ask_for_the_highest_precision():
     B, _ = metric_of("array", 12, "float32")
     x, d = normal((2, 12, 4), 0, "float32")
 

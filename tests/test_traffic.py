@@ -102,7 +102,10 @@ def rounds(text: str) -> int:
 
 
 @each_kind
-@pytest.mark.parametrize("name", ["dissolve_gradients", "keep_feasible"])
+@pytest.mark.parametrize(
+    "name",
+    ["keep_feasible", pytest.param("dissolve_gradients", marks=pytest.mark.slow)],
+)
 def test_a_split_batch_moves_no_matrix(name, kind):
     text, _ = compile_step(name, "batch", kind)
     for moves in traffic(text):
@@ -111,7 +114,10 @@ def test_a_split_batch_moves_no_matrix(name, kind):
 
 
 @each_kind
-@pytest.mark.parametrize("layout", ["rows-and-columns", "conv-outputs"])
+@pytest.mark.parametrize(
+    "layout",
+    ["rows-and-columns", pytest.param("conv-outputs", marks=pytest.mark.slow)],
+)
 def test_split_columns_are_exchanged_and_never_gathered(layout, kind):
     text, shape = compile_step("keep_feasible", layout, kind)
     size = int(np.prod(shape))
