@@ -5,13 +5,13 @@ from benchmarks.solvers.driving import (
     Trace as Trace,
     run as run,
 )
-from benchmarks.solvers.manpg import manpg
-from benchmarks.solvers.packages import PACKAGES as PACKAGES, Package as Package
-from benchmarks.solvers.pencpg import pencpg
-from benchmarks.solvers.riemannian_gradient import riemannian_gradient
-from benchmarks.solvers.riemannian_subgradient import riemannian_subgradient
-from benchmarks.solvers.signature import Solver as Solver
-from benchmarks.solvers.slpg import slpg
+from benchmarks.solvers.rivals.manpg import manpg
+from benchmarks.solvers.rivals.packages import PACKAGES as PACKAGES, Package as Package
+from benchmarks.solvers.rivals.pencpg import pencpg
+from benchmarks.solvers.rivals.riemannian_gradient import riemannian_gradient
+from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
+from benchmarks.solvers.rivals.signature import Solver as Solver
+from benchmarks.solvers.rivals.slpg import slpg
 
 RIVALS: dict[str, Solver] = {
     "riemannian-subgradient": riemannian_subgradient(),

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 import cdopt_jax as cdx
-from benchmarks.problems.signature import Instance
-from benchmarks.solvers.signature import Solver
+from benchmarks.shared.problems.signature import Instance
+from benchmarks.solvers.rivals.signature import Solver
 
 
 class Record(NamedTuple):

@@ -1,0 +1,334 @@
+"""Try to drive the guarded step off the manifold: the hostile sweep.
+
+``python -m benchmarks.feasibility.sweep`` runs `constrain` with many optimisers at learning rates
+and noises no one would choose, and beside it, on the small shapes, the methods that
+promise less. ``benchmarks/results/sweep`` gets the counts, ``runs`` every setting.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from benchmarks.feasibility.simulation import METHODS, OPTIMISERS, RADIUS, Case, allowance, simulate
+
+RATES = tuple(10.0**k for k in range(-4, 3))
+NOISES = (0.0, 0.1, 10.0)
+DTYPES = ("bfloat16", "float32", "float64")
+METRICS = ("stiefel", "generalized")
+SEED = 0
+PACKAGES = ("cdopt_jax", "jax", "jaxlib", "optax", "numpy")
+
+Rows = list[dict[str, Any]]
+
+
+class Plan(NamedTuple):
+    """How much is done with a shape: less where a step takes long."""
+
+    steps: int
+    rates: tuple[float, ...] = RATES
+    noises: tuple[float, ...] = NOISES
+
+
+SHAPES = {
+    (8, 8): Plan(40),
+    (64, 16): Plan(40),
+    (100, 16, 8): Plan(15),
+    (4096, 64): Plan(3),
+    (512, 512): Plan(2, RATES[::3], NOISES[::2]),
+}
+SMALL = ((8, 8), (64, 16), (100, 16, 8))
+ALONE = ("lbfgs", "ranger")
+GROUPS = (tuple(n for n in OPTIMISERS if n not in ALONE), *((n,) for n in ALONE))
+
+
+def cases(*, quick: bool = False) -> list[tuple[Case, Plan]]:
+    """All programs, the dear ones last; with ``quick``, those of one small shape."""
+    shapes = SMALL[:1] if quick else tuple(SHAPES)
+    kinds = [
+        Case(method, group, dtype, shape, metric)
+        for shape in shapes
+        for method in METHODS
+        for dtype in DTYPES
+        for metric in METRICS
+        for group in GROUPS
+        if method == "guarded"
+        or (shape in SMALL and (dtype, metric) == ("float32", "stiefel"))
+    ]
+    return [(c, Plan(10) if quick else SHAPES[c.shape]) for c in kinds]
+
+
+def run(case: Case, plan: Plan) -> Rows:
+    """Run one program, and return a row for each of its settings."""
+    seen = simulate(case, plan.steps, plan.rates, plan.noises, SEED)
+    return [
+        {
+            **case._asdict(),
+            "optimisers": optimiser,
+            "rate": rate,
+            "noise": noise,
+            "steps": plan.steps,
+            "allowance": allowance(case),
+            # JSON knows neither NaN nor infinity.
+            **{
+                name: float(f"{v[i, j, k]:.6g}") if math.isfinite(v[i, j, k]) else None
+                for name, v in seen.items()
+            },
+        }
+        for i, optimiser in enumerate(case.optimisers)
+        for j, rate in enumerate(plan.rates)
+        for k, noise in enumerate(plan.noises)
+    ]
+
+
+def violated(row: dict[str, Any]) -> bool:
+    """Whether the guarded step passed its radius by more than rounding."""
+    return not row["finite"] or row["spectral"] > RADIUS + row["allowance"]
+
+
+def escaped(row: dict[str, Any]) -> bool:
+    """Whether a run left Ω₁: ‖xᵀx − I‖_F > 1, or entries that are not finite."""
+    return not row["finite"] or row["frobenius"] is None or row["frobenius"] > 1
+
+
+def survivors(rows: Rows, *, first: bool) -> set[tuple[Any, ...]]:
+    """The settings whose learning rate the plain optimiser survives.
+
+    It is run without the constraint, on the same loss, from the same start and with the
+    same noise, and survives if its loss is never above the start's, but for rounding.
+    With ``first``, its first step alone, along the projected gradient, must also end in
+    Ω_{1/2}: the start is on the manifold, so β multiplies zero in that step, and no β
+    can change it.
+    """
+    return {
+        _setting(row)
+        for row in rows
+        if row["method"] == "plain"
+        and not row["rose"]
+        and not (first and (row["first"] is None or row["first"] > 0.5))
+    }
+
+
+def _setting(row):
+    return (row["optimisers"], tuple(row["shape"]), row["rate"], row["noise"])
+
+
+def summary(rows: Rows) -> dict[str, Any]:
+    """Count everything that the tables show."""
+    guarded = [row for row in rows if row["method"] == "guarded"]
+    return {
+        "versions": {name: version(name) for name in PACKAGES},
+        "seed": SEED,
+        "radius": RADIUS,
+        "plans": {str(shape): plan._asdict() for shape, plan in SHAPES.items()},
+        "settings": len(guarded),
+        "steps": sum(row["steps"] for row in guarded),
+        "violations": [row for row in guarded if violated(row)],
+        "above the radius, rounding included": sum(
+            row["spectral"] is None or row["spectral"] > RADIUS for row in guarded
+        ),
+        "settings with a leaf that is not finite": sum(
+            not row["finite"] for row in guarded
+        ),
+        "updates dropped as not finite": sum(row["dropped"] for row in guarded),
+        "worst": [
+            _worst([r for r in guarded if (r["dtype"], r["metric"]) == (dtype, metric)])
+            | {"dtype": dtype, "metric": metric}
+            for dtype in DTYPES
+            for metric in METRICS
+        ],
+        "shortened": {
+            name: _shares([r for r in guarded if r["optimisers"] == name])
+            for name in OPTIMISERS
+        },
+        "escapes": [_escapes(rows, name) for name in METHODS if name != "plain"],
+    }
+
+
+def _worst(rows):
+    return {
+        "settings": len(rows),
+        "steps": sum(row["steps"] for row in rows),
+        "residual": max((row["spectral"] for row in rows), default=0.0),
+        "allowance": max((row["allowance"] for row in rows), default=0.0),
+        "violations": sum(map(violated, rows)),
+    }
+
+
+def _shares(rows):
+    def share(name, some):
+        steps = sum(row["steps"] for row in some)
+        return sum(row[name] for row in some) / steps if steps else 0.0
+
+    by_rate = {f"{r:g}": [row for row in rows if row["rate"] == r] for r in RATES}
+    shortened = {rate: share("shortened", some) for rate, some in by_rate.items()}
+    return shortened | {
+        "all": share("shortened", rows),
+        "long steps": share("long", rows),
+    }
+
+
+def _escapes(rows, method):
+    """Over the shapes, dtype and metric that all methods were run with."""
+    mine = [
+        row
+        for row in rows
+        if row["method"] == method
+        and tuple(row["shape"]) in SMALL
+        and (row["dtype"], row["metric"]) == ("float32", "stiefel")
+    ]
+
+    def count(chosen=None):
+        some = [row for row in mine if chosen is None or _setting(row) in chosen]
+        return {"settings": len(some), "escapes": sum(map(escaped, some))}
+
+    loss, both = survivors(rows, first=False), survivors(rows, first=True)
+    return {
+        "method": method,
+        "all": count(),
+        "loss survives": count(loss),
+        "loss and first step survive": count(both),
+        "which": [
+            list(_setting(row))
+            for row in mine
+            if _setting(row) in both and escaped(row)
+        ],
+    }
+
+
+_TEXT = """\
+# The hostile sweep
+
+`constrain` at radius {radius}, over optimisers, learning rates, noises, dtypes, shapes
+and metrics.
+
+{totals}
+
+The worst ‖XᵀBX − I‖₂ of any iterate, and what rounding may add to the radius:
+
+{worst}
+
+The share of steps of which a fraction was taken, by learning rate; and that of long
+steps:
+
+{shortened}
+
+How often each method leaves Ω₁, in float32 on the small shapes: of all settings; of
+those where the plain optimiser's loss never rises above the start's; and of those
+where, besides, its first step along the projected gradient ends in Ω_(1/2). The start
+is on the manifold, so no β could change that step: with `dissolve_gradients` alone,
+other settings are lost whatever it is. `constrain(…, beta="auto")` takes the steps of
+Algorithm 1 only where they stay inside the radius.
+
+{escapes}
+"""
+
+
+def tables(counts: dict[str, Any]) -> str:
+    """Lay the counts out in Markdown."""
+    totals = [
+        ("settings", counts["settings"]),
+        ("steps", counts["steps"]),
+        ("violations of the radius", len(counts["violations"])),
+        *((name, f"{v:g}") for name, v in counts.items() if " " in name),
+    ]
+    columns = ("dtype", "metric", "settings", "steps", "violations")
+    sizes = ("residual", "allowance")
+    worst = [
+        [*(w[c] for c in columns), *(f"{w[c]:.2g}" for c in sizes)]
+        for w in counts["worst"]
+    ]
+    shares = (*(f"{rate:g}" for rate in RATES), "all", "long steps")
+    shortened = [
+        [name, *(f"{row[key]:.0%}" for key in shares)]
+        for name, row in counts["shortened"].items()
+    ]
+    escapes = [
+        [e["method"], *(_of(v) for v in e.values() if isinstance(v, dict))]
+        for e in counts["escapes"]
+    ]
+    groups = [k for k, v in counts["escapes"][0].items() if isinstance(v, dict)]
+    return _TEXT.format(
+        radius=RADIUS,
+        totals=_table(("", "count"), totals),
+        worst=_table((*columns, *sizes), worst),
+        shortened=_table(("optimiser", *shares), shortened),
+        escapes=_table(("method", *groups), escapes),
+    )
+
+
+def _of(count):
+    n, k = count["settings"], count["escapes"]
+    return f"{k} of {n} ({k / n:.1%})" if n else "none"
+
+
+def _table(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    header = list(header)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run what is not yet done, and write the tables.
+
+    Args:
+        argv: The command line after the program's name; the process's own if None.
+    """
+    began = time.perf_counter()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.feasibility.sweep")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="one small shape, ten steps a setting")
+    add("--out", type=Path, default=Path("benchmarks/results/sweep"))
+    add("--records", type=Path, default=Path("runs/sweep.jsonl"), help="every setting")
+    add("--resume", action="store_true", help="skip the programs in the records")
+    add("--jobs", type=int, default=2, help="programs at a time")
+    options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.records.parent.mkdir(parents=True, exist_ok=True)
+    if not options.resume:
+        options.records.unlink(missing_ok=True)
+    options.records.touch()
+    done = [
+        json.loads(line) for line in options.records.read_text("utf-8").splitlines()
+    ]
+    keys = {json.dumps(entry["program"]) for entry in done}
+    rows = [row for entry in done for row in entry["rows"]]
+    items = [i for i in cases(quick=options.quick) if json.dumps(i) not in keys]
+    todo = len(items)
+
+    def save(finished):
+        counts = {"programs left": todo - finished} | summary(rows)
+        text = json.dumps(counts, indent=1, ensure_ascii=False)
+        (options.out / "sweep.json").write_text(text + "\n", "utf-8")
+        (options.out / "sweep.md").write_text(tables(counts), "utf-8")
+
+    # Compiling keeps one core busy, so two programs at a time; JAX must not be forked.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, spawn) as pool:
+        jobs = {pool.submit(run, *item): item for item in items}
+        try:
+            bar = tqdm(as_completed(jobs), total=todo, unit="program")
+            for finished, job in enumerate(bar, 1):
+                entry = {"program": jobs[job], "rows": job.result()}
+                rows += entry["rows"]
+                with options.records.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+                save(finished)
+        finally:
+            # After an error, or the pool would run the rest and no one take it.
+            pool.shutdown(cancel_futures=True)
+    save(todo)
+    print((options.out / "sweep.md").read_text("utf-8"))
+    print(f"{time.perf_counter() - began:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
