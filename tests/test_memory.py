@@ -12,7 +12,7 @@ import pytest
 
 import cdopt_jax as cdx
 from benchmarks.cost import compile_training, peak_bytes
-from benchmarks.vgg import VGG, VGG_MASK
+from benchmarks.shared.vgg import VGG, VGG_MASK
 from tests.oracles import compiled_products, normal
 
 OPTIMISERS = {"sgd": optax.sgd(1e-2, momentum=0.9), "adam": optax.adam(1e-3)}

@@ -21,12 +21,18 @@ from tqdm import tqdm
 
 import cdopt_jax as cdx
 from benchmarks import cost, torch_rivals
+from benchmarks.cost.step_report import STYLES, figure, table
 from benchmarks.shared.methods.landing import landing
 from benchmarks.shared.methods.penalties import expen, expen_autodiff, soft_penalty
 from benchmarks.shared.methods.pogo import pogo
-from benchmarks.shared.methods.retraction import cayley, descent, polar_gram, polar_svd, qr
+from benchmarks.shared.methods.retraction import (
+    cayley,
+    descent,
+    polar_gram,
+    polar_svd,
+    qr,
+)
 from benchmarks.shared.problems.linear_algebra import pca
-from benchmarks.cost.step_report import STYLES, figure, table
 from benchmarks.shared.timing import compiled, environment, floor, interleaved
 
 RATE = 0.1  # with gradients of norm one: a short step, as in ordinary training

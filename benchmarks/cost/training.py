@@ -20,8 +20,8 @@ import optax
 from tqdm import tqdm
 
 import cdopt_jax as cdx
-from benchmarks.shared.methods import METHODS, Task
 from benchmarks.ocnn import read_rates
+from benchmarks.shared.methods import METHODS, Task
 from benchmarks.shared.timing import environment, interleaved
 from benchmarks.shared.vgg import VGG, VGG_MASK, loss_of, random_images, start
 

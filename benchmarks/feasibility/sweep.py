@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from benchmarks.feasibility.simulation import METHODS, OPTIMISERS, RADIUS, Case, allowance, simulate
+from benchmarks.feasibility.simulation import (
+    METHODS,
+    OPTIMISERS,
+    RADIUS,
+    Case,
+    allowance,
+    simulate,
+)
 
 RATES = tuple(10.0**k for k in range(-4, 3))
 NOISES = (0.0, 0.1, 10.0)

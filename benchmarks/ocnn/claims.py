@@ -4,12 +4,13 @@ A difference counts as noise where it is no more than twice the standard error o
 two means; with one seed there is no telling.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.ocnn.groups import Group
 from benchmarks.shared.methods import METHODS
+from benchmarks.shared.tables import table
 
 OURS = (
     "algorithm-1",
@@ -25,7 +26,7 @@ NOTHING = "nothing to compare: γ·Ση is too small to bring any entry to zero"
 SPARSE = ("algorithm-2", "algorithm-2-tangential", "algorithm-2-momentum", "ranger")
 
 
-def verdicts(found: Sequence[Group]) -> Iterator[str]:
+def verdicts(found: Sequence[Group]) -> str:
     """A row for each claim that the methods there allow to be looked at."""
     groups = {group.name: group for group in found}
     rows = [
@@ -33,10 +34,7 @@ def verdicts(found: Sequence[Group]) -> Iterator[str]:
         *_compare(groups, SPARSE, "r-proxsgd", "sparsity", "sparsity"),
         *_feasible(groups),
     ]
-    if rows:
-        yield "| claim | figures | holds |"
-        yield "|---|---|---|"
-        yield from rows
+    return table(("claim", "figures", "holds"), rows) if rows else ""
 
 
 def _compare(groups, names, rival, field, word):
@@ -53,7 +51,7 @@ def _compare(groups, names, rival, field, word):
         claim = f"{word} of {METHODS[name].label} at least {METHODS[rival].label}’s"
         idle = field == "sparsity" and max(own.mean(), other.mean()) < FEW
         holds = _verdict(gap, own, other, group.diverged)
-        yield _row(claim, text, NOTHING if idle else holds)
+        yield claim, text, NOTHING if idle else holds
 
 
 def _verdict(gap, own, other, diverged):
@@ -86,8 +84,4 @@ def _feasible(groups):
             f"against {hits[0]:.2f} %, {times[1]:.1f} against {times[0]:.1f} ms a step"
         )
         claim = f"the soft penalty is 1000 × farther off than {METHODS[name].label}"
-        yield _row(claim, text, "yes" if far >= 1000 * near else "no")
-
-
-def _row(*cells):
-    return "| " + " | ".join(cells) + " |"
+        yield claim, text, "yes" if far >= 1000 * near else "no"

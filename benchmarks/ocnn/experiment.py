@@ -2,9 +2,11 @@
 
 import argparse
 import functools
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +15,13 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
-from benchmarks.shared.data import DATASETS, Split
 from benchmarks.ocnn.measuring import Judge, Record
-from benchmarks.shared.methods import METHODS, Task
-from benchmarks.shared.models import MODELS
 from benchmarks.ocnn.runs import Run, open_folder
 from benchmarks.ocnn.training import State, Trainer, drawing
+from benchmarks.shared.data import DATASETS, Split
+from benchmarks.shared.methods import METHODS, TRAINED, Task
+from benchmarks.shared.models import MODELS
+from benchmarks.shared.timing import timed
 
 _now = time.monotonic
 MAIN = ("algorithm-1-momentum", "algorithm-2-momentum", "constrain-adam", "adam")
@@ -48,8 +51,24 @@ class Protocol(NamedTuple):
 
 # On the digits, β = 0.1 lets ‖XᵀX − I‖ pass 1 in the first epochs, outside the region
 # in which h is known to be faithful to f.
-_SMALL = Protocol("cnn", 60, 64, 1e-4, 3.0, "cosine", MAIN)
-_PAPER = Protocol("vgg19", 100, 128, 1e-5, 0.1, "paper", tuple(METHODS))
+_SMALL = Protocol(
+    model="cnn",
+    epochs=60,
+    batch_size=64,
+    gamma=1e-4,
+    beta=3.0,
+    schedule="cosine",
+    methods=MAIN,
+)
+_PAPER = Protocol(
+    model="vgg19",
+    epochs=100,
+    batch_size=128,
+    gamma=1e-5,
+    beta=0.1,
+    schedule="paper",
+    methods=TRAINED,
+)
 PROTOCOLS = {
     "digits": _SMALL,
     "fashion_mnist": _SMALL._replace(epochs=10, batch_size=128),
@@ -104,10 +123,10 @@ class Experiment:
         steps = count // self.batch_size
         schedule = SCHEDULES[chosen["schedule"]]
         self.task = Task(
-            mask,
-            chosen["gamma"],
-            chosen["beta"],
-            lambda rate: schedule(rate, steps, self.epochs),
+            mask=mask,
+            gamma=chosen["gamma"],
+            beta=chosen["beta"],
+            schedule=lambda rate: schedule(rate, steps, self.epochs),
         )
         self.judge = Judge(self.model, self.task, self.split)
         self.draw = drawing(self.model, self.task, self.split)
@@ -157,7 +176,7 @@ class Experiment:
         if not records:
             records = [self._record(trainer, state, 0, 0.0, [])]
         bar.update(records[-1].epoch)
-        run.note(compile_seconds=trainer.step.compile_seconds)
+        run.note(compile_seconds=trainer.step.seconds)
         longest = 0.0
         for epoch in range(records[-1].epoch + 1, self.epochs + 1):
             began = _now()
@@ -190,7 +209,7 @@ class Experiment:
             taken: Those of each step of this one.
         """
         return Record(
-            epoch,
+            epoch=epoch,
             seconds=before + sum(taken),
             step_seconds=float(np.median(taken)) if taken else 0.0,
             **self.judge(state.params, trainer.point(state.params), state.stats),
@@ -201,18 +220,25 @@ class Experiment:
         name, seed, rate = run
         trainer = self.trainer(name, rate)
         state = trainer.start(*self.draw(jax.random.key(seed)))
-        step, compiling = trainer.step
         train, key = self.split.train, jax.random.key(0)
         rows = jnp.arange(self.batch_size, dtype="int32")
-        state = jax.block_until_ready(step(state, train, rows, key))
-        began = _now()
-        jax.block_until_ready(step(state, train, rows, key))
-        needed = compiling + trainer.steps * (_now() - began)
+        state, _ = timed(trainer.step.call, state, train, rows, key)
+        _, took = timed(trainer.step.call, state, train, rows, key)
+        needed = trainer.step.seconds + trainer.steps * took
         if needed > seconds:
             raise Refusal(
                 f"--budget-minutes: an epoch of {name} takes about {needed / 60:.1f} "
                 f"minutes, and {seconds / 60:g} are given"
             )
+
+
+def read_rates(path: Path) -> dict[str, float]:
+    """The rates that `search` has written."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        return {name: float(content[name]) for name in METHODS if name in content}
+    except (OSError, ValueError, TypeError) as error:
+        raise Refusal(f"--rates: {path} cannot be read: {error}") from None
 
 
 def _load(options: argparse.Namespace) -> Split:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.ocnn.groups import Group
 from benchmarks.ocnn.measuring import ZERO
+from benchmarks.shared.figures import blank
 from benchmarks.shared.methods import METHODS
 
 # Field of a record, title, axis label, factor to the unit shown, scale of the axis.
@@ -39,9 +38,7 @@ _COLOURS = (
 
 def curves(path: Path, title: str, groups: Sequence[Group]) -> None:
     """Draw accuracy, loss and sparsity, against the epoch and against time."""
-    figure = Figure(figsize=(12, 12), layout="constrained")
-    # The canvas is named rather than left to pyplot, so that no display is needed.
-    canvas = FigureCanvasAgg(figure)
+    figure = blank(12, 12)
     grid = figure.subplots(3, 2, sharey="row")
     for row, (field, heading, label, factor, scale) in zip(grid, _PANELS, strict=True):
         for axes, over in zip(row, ("epoch", "seconds"), strict=True):
@@ -53,13 +50,12 @@ def curves(path: Path, title: str, groups: Sequence[Group]) -> None:
         if scale == "linear":
             row[0].set_ylim(*_late(groups, field, factor))
     _finish(figure, title)
-    canvas.print_png(path)
+    figure.savefig(path, dpi=100)
 
 
 def feasibility(path: Path, title: str, groups: Sequence[Group]) -> None:
     """Draw the distances of X and of A(X) from the constraint."""
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = blank(12, 5)
     row = figure.subplots(1, 2, sharey=True)
     for axes, (field, heading, label) in zip(row, _DISTANCES, strict=True):
         for group in groups:
@@ -67,7 +63,7 @@ def feasibility(path: Path, title: str, groups: Sequence[Group]) -> None:
         axes.set(title=heading, ylabel=label, yscale="log")
         _dress(axes, "epoch")
     _finish(figure, title)
-    canvas.print_png(path)
+    figure.savefig(path, dpi=100)
 
 
 def _draw(axes, group, over, field, factor):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.shared.data import Examples, Split
+from benchmarks.shared.data import Split
 from benchmarks.shared.methods import Params, Task
 
 # The paper's threshold for an entry to count as zero.
@@ -73,7 +73,7 @@ class Judge:
             point: Where the method takes its gradients.
             stats: The running statistics of normalisation layers.
         """
-        sample = Examples(*(part[:SAMPLE] for part in self._split.train))
+        sample = self._split.train.first(SAMPLE)
         loss, _ = self._over(point, stats, sample)
         _, accuracy = self._over(point, stats, self._split.test)
         looks = {name: float(x) for name, x in self._look(params).items()}

@@ -1,4 +1,4 @@
-"""Tables and figures of a folder of runs: ``python -m benchmarks.ocnn.report DIR``."""
+"""Tables and figures of a folder of runs: ``python -m benchmarks report DIR``."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import figures
+from benchmarks.ocnn import figures
 from benchmarks.ocnn.claims import verdicts
-from benchmarks.ocnn.groups import Group, find_groups
+from benchmarks.ocnn.groups import Group, find_groups, gather, write_gathered
 from benchmarks.ocnn.measuring import SAMPLE, ZERO
+from benchmarks.ocnn.runs import FolderError
 from benchmarks.shared.methods import METHODS
-from benchmarks.ocnn.runs import FolderError, read_configuration
+from benchmarks.shared.results import surroundings
+from benchmarks.shared.tables import table
 
 LEGEND = f"""\
 φ is the mean cross-entropy over the training examples, {SAMPLE} of them at most.
@@ -32,9 +34,9 @@ def target(found: Sequence[Group]) -> float:
     return 0.9 * max(float(g.last("test_accuracy").mean()) for g in found)
 
 
-def table(found: Sequence[Group], accuracy: float) -> Iterator[str]:
-    """The last epoch of each method, in Markdown."""
-    header = (
+def rows(found: Sequence[Group], accuracy: float) -> Iterator[Sequence[str]]:
+    """The last epoch of each method, under a header."""
+    yield (
         "method",
         "minimises",
         "η₀",
@@ -50,33 +52,24 @@ def table(found: Sequence[Group], accuracy: float) -> Iterator[str]:
         f"s to {100 * accuracy:.0f} %",
         "compile, s",
     )
-    rows: list[tuple[str, ...]] = [header]
     for group in found:
-        settings = group.runs[0].settings
-        compiling = np.mean([run.settings["compile_seconds"] for run in group.runs])
-        rows.append(
-            (
-                group.label,
-                METHODS[group.name].minimises,
-                f"{settings['learning_rate']:g}",
-                str(len(group.runs)),
-                _spread(100 * group.last("test_accuracy"), ".2f"),
-                _spread(group.last("train_loss"), ".3g"),
-                _spread(group.last("objective"), ".3g"),
-                _spread(100 * group.last("sparsity"), ".1f"),
-                _spread(100 * group.last("exact_zeros"), ".1f"),
-                f"{group.last('feasibility').max():.1e}",
-                f"{group.last('dissolved').max():.1e}",
-                f"{1000 * group.last('step_seconds').mean():.3g}",
-                _spread(group.seconds_to(accuracy), ".3g"),
-                f"{compiling:.1f}",
-            )
+        compiling = np.mean([run["compile_seconds"] for run in group.settings])
+        yield (
+            group.label,
+            METHODS[group.name].minimises,
+            f"{group.settings[0]['learning_rate']:g}",
+            str(len(group.records)),
+            _spread(100 * group.last("test_accuracy"), ".2f"),
+            _spread(group.last("train_loss"), ".3g"),
+            _spread(group.last("objective"), ".3g"),
+            _spread(100 * group.last("sparsity"), ".1f"),
+            _spread(100 * group.last("exact_zeros"), ".1f"),
+            f"{group.last('feasibility').max():.1e}",
+            f"{group.last('dissolved').max():.1e}",
+            f"{1000 * group.last('step_seconds').mean():.3g}",
+            _spread(group.seconds_to(accuracy), ".3g"),
+            f"{compiling:.1f}",
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    yield lines[0]
-    yield "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    yield from lines[1:]
 
 
 def _spread(values, form):
@@ -99,43 +92,56 @@ def title(configuration: dict[str, Any]) -> str:
     )
 
 
-def summary(folder: Path, accuracy: float | None = None) -> str:
-    """The table, with what is needed to read it."""
-    content, found = read_configuration(folder), find_groups(folder)
-    if not found:
-        raise FolderError(f"{folder} holds no records yet")
-    configuration = content["configuration"]
-    accuracy = target(found) if accuracy is None else accuracy
-    versions = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
+def summary(content: dict[str, Any], accuracy: float | None = None) -> str:
+    """The table, with what is needed to read it.
+
+    Args:
+        content: What `gather` has returned.
+        accuracy: Methods are timed until they reach this one; None for `target`.
+    """
+    found, configuration = find_groups(content), content["configuration"]
+    header, *cells = rows(found, target(found) if accuracy is None else accuracy)
     epochs = max(len(records) - 1 for g in found for records in g.records)
-    lines = [
-        f"# {title(configuration)}",
-        "",
-        f"After {epochs} epochs of {configuration['epochs']}; learning rate by the "
-        f"schedule “{configuration['schedule']}”; {versions}.",
-        "",
-        *table(found, accuracy),
-        "",
-        LEGEND,
-        "",
-        *verdicts(found),
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [
+            f"# {title(configuration)}",
+            "",
+            f"After {epochs} epochs of {configuration['epochs']}; learning rate by the "
+            f"schedule “{configuration['schedule']}”. {surroundings(content)}",
+            "",
+            table(header, cells),
+            "",
+            LEGEND,
+            "",
+            verdicts(found),
+        ]
+    )
 
 
-def write(folder: Path, accuracy: float | None = None) -> None:
-    """Write the table and the figures into the folder.
+def write(folder: Path, accuracy: float | None = None, out: Path | None = None) -> str:
+    """Write the table, the figures and the records behind them.
+
+    Args:
+        folder: The runs, or what an earlier report has kept of them.
+        accuracy: See `summary`.
+        out: Where to write; None for the same folder.
+
+    Returns:
+        The table.
 
     Raises:
         FolderError: If it is no folder of runs, or has no records.
     """
-    text = summary(folder, accuracy)
-    found = find_groups(folder)
-    heading = title(read_configuration(folder)["configuration"])
-    figures.curves(folder / "curves.png", heading, found)
-    figures.feasibility(folder / "feasibility.png", heading, found)
+    content, out = gather(folder), out or folder
+    text, found = summary(content, accuracy), find_groups(content)
+    heading = title(content["configuration"])
+    out.mkdir(parents=True, exist_ok=True)
+    write_gathered(out, content)
+    figures.curves(out / "curves.png", heading, found)
+    figures.feasibility(out / "feasibility.png", heading, found)
     images = "![](curves.png)\n\n![](feasibility.png)\n"
-    (folder / "report.md").write_text(f"{text}\n{images}", "utf-8")
+    (out / "report.md").write_text(f"{text}\n\n{images}", "utf-8")
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -145,19 +151,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The command line after the program's name; the process's own if None.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ocnn.report", description="Report on a folder of runs."
+        prog="python -m benchmarks report", description="Report on a folder of runs."
     )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--accuracy", type=float, help="time to reach this one (0 to 1)"
-    )
+    add = parser.add_argument
+    add("folder", type=Path, help="of runs, or of an earlier report")
+    add("--accuracy", type=float, help="time to reach this one (0 to 1)")
+    add("--out", type=Path, help="where to write, if not there")
     options = parser.parse_args(argv)
     try:
-        write(options.folder, options.accuracy)
+        print(write(options.folder, options.accuracy, options.out))
     except FolderError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    print(summary(options.folder, options.accuracy))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/configuration.json          what all runs have in common, and versions
+    DIR/configuration.json          what all runs have in common, and the environment
     DIR/METHOD/seed-N/run.json      the method's settings
     DIR/METHOD/seed-N/records.jsonl one line for each epoch
     DIR/METHOD/seed-N/checkpoint    the state after the last of them, until it is done
@@ -10,9 +10,7 @@
 
 import json
 import math
-import platform
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,9 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import serialization
 
-import cdopt_jax as cdx
 from benchmarks.ocnn.measuring import Record
-from benchmarks.shared.timing import processors
+from benchmarks.shared.results import environment
 
 T = TypeVar("T")
 
@@ -127,7 +124,7 @@ def open_folder(path: Path, configuration: Mapping[str, Any], *, resume: bool) -
         if path.exists() and any(path.iterdir()):
             raise FolderError(f"{path} is not empty and no folder of runs")
         path.mkdir(parents=True, exist_ok=True)
-        content = {"configuration": dict(configuration), "versions": versions()}
+        content = {"configuration": dict(configuration), **environment()}
         _write(file, _json(content))
         return
     found = read_configuration(path)["configuration"]
@@ -145,7 +142,7 @@ def open_folder(path: Path, configuration: Mapping[str, Any], *, resume: bool) -
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
-    """The configuration of a folder, and the versions it was begun with.
+    """The configuration of a folder, and the environment in which it was begun.
 
     Raises:
         FolderError: If it is no folder of runs.
@@ -160,18 +157,6 @@ def find_runs(path: Path) -> Iterator[Run]:
     """The runs in a folder that have records."""
     for file in sorted(path.glob("*/seed-*/records.jsonl")):
         yield Run(file.parent)
-
-
-def versions() -> dict[str, str]:
-    """What a result may depend on."""
-    others = ("jax", "jaxlib", "optax", "flax", "numpy", "scikit-learn")
-    return {
-        "cdopt_jax": cdx.__version__,
-        **{name: version(name) for name in others},
-        "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
-        "processors": str(processors()),
-    }
 
 
 def _number(value):

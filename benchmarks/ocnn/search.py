@@ -1,19 +1,20 @@
-"""Initial learning rates by grid search: ``python -m benchmarks.ocnn.search``.
+"""Initial learning rates by grid search: ``python -m benchmarks search``.
 
 As in the paper, η₀ is that of {k₁·10^(−k₂): k₁ = 1, 3, 5, 7, 9; k₂ = 1, 2} after which
-the accuracy is highest. Options are those of `benchmarks.ocnn`; the rates go to a file
+the accuracy is highest. Options are those of `train`; the rates go to a file
 that it reads by ``--rates``.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import ocnn
-from benchmarks.shared.data import DataError
+from benchmarks.ocnn import train
 from benchmarks.ocnn.experiment import Experiment, Refusal
-from benchmarks.shared.methods import METHODS
 from benchmarks.ocnn.runs import FolderError, find_runs
+from benchmarks.shared.data import DataError
+from benchmarks.shared.methods import METHODS
+from benchmarks.shared.tables import table
 
 GRID = tuple(round(k1 * 10.0**-k2, 3) for k2 in (2, 1) for k1 in (1, 3, 5, 7, 9))
 
@@ -32,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: The command line after the program's name; the process's own if None.
     """
-    parser = ocnn.make_parser(
-        "python -m benchmarks.ocnn.search", "Find initial learning rates by grid search."
+    parser = train.make_parser(
+        "python -m benchmarks search", "Find initial learning rates by grid search."
     )
     add = parser.add_argument
-    add("--seed", type=ocnn.at_least(0, int), default=0)
+    add("--seed", type=train.at_least(0, int), default=0)
     add("--grid", nargs="+", type=float, default=GRID, help="the rates to try")
     parser.set_defaults(out=Path("runs/search"))
     options = parser.parse_args(argv)
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = accuracies(options.out, search.epochs)
     rates = best(found)
     (options.out / "rates.json").write_text(json.dumps(rates, indent=1) + "\n")
-    text = "\n".join(table(found, rates)) + "\n"
+    text = report(found, rates)
     (options.out / "search.md").write_text(text)
     print(text)
 
@@ -75,21 +76,21 @@ def best(found: Mapping[str, Mapping[float, float]]) -> dict[str, float]:
     }
 
 
-def table(
+def report(
     found: Mapping[str, Mapping[float, float]], rates: Mapping[str, float]
-) -> Iterator[str]:
+) -> str:
     """The accuracies, the best of each method in bold."""
     grid = sorted({rate for tried in found.values() for rate in tried})
-    yield "Test accuracy after the search, in percent, at each initial learning rate.\n"
-    yield "| method | " + " | ".join(f"{rate:g}" for rate in grid) + " |"
-    yield "|---" * (len(grid) + 1) + "|"
-    for name, tried in found.items():
-        cells = []
-        for rate in grid:
-            text = f"{100 * tried[rate]:.1f}" if rate in tried else ""
-            cells.append(f"**{text}**" if rate == rates[name] else text)
-        yield f"| {METHODS[name].label} | " + " | ".join(cells) + " |"
 
+    def cell(name, rate):
+        text = f"{100 * found[name][rate]:.1f}" if rate in found[name] else ""
+        return f"**{text}**" if rate == rates[name] else text
 
-if __name__ == "__main__":
-    main()
+    rows = [
+        [METHODS[name].label, *(cell(name, rate) for rate in grid)] for name in found
+    ]
+    return (
+        "Test accuracy after the search, in percent, at each initial learning rate.\n\n"
+        + table(["method", *(f"{rate:g}" for rate in grid)], rows)
+        + "\n"
+    )

@@ -1,6 +1,5 @@
 """Training with one method: compile its programs, take the steps and time them."""
 
-import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,9 +9,10 @@ import jax
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.shared.data import Split, augmented, batches
 from benchmarks.ocnn.measuring import cross_entropy
+from benchmarks.shared.data import Split, augmented, batches
 from benchmarks.shared.methods import Method, Task
+from benchmarks.shared.timing import Program, compiled, timed
 
 
 def drawing(
@@ -42,18 +42,6 @@ class State(NamedTuple):
     params: Any
     stats: Any
     optimizer: Any
-
-
-class Step(NamedTuple):
-    """The compiled program of a step.
-
-    Attributes:
-        program: From a state, the examples, the rows of a batch and a key to a state.
-        compile_seconds: What it took to make it.
-    """
-
-    program: Callable[..., State]
-    compile_seconds: float
 
 
 class Trainer:
@@ -91,19 +79,19 @@ class Trainer:
 
     def start(self, params: Any, stats: Any) -> State:
         """The state before the first step."""
-        return State(params, stats, self._init(params))
+        return State(params=params, stats=stats, optimizer=self._init(params))
 
     @cached_property
-    def step(self) -> Step:
-        """The step, compiled when it is first asked for."""
+    def step(self) -> Program:
+        """From a state, the examples, the rows of a batch and a key to a state.
+
+        It is compiled when it is first asked for.
+        """
         train, key = self.split.train, jax.random.key(0)
         rows = batches(0, 1, len(train.labels), self.batch_size)[0]
         draw = drawing(self.model, self.task, self.split)
         state = jax.eval_shape(lambda key: self.start(*draw(key)), key)
-        began = time.perf_counter()
-        step = jax.jit(self._step, donate_argnums=0)
-        program = step.lower(state, train, rows, key).compile()
-        return Step(program, time.perf_counter() - began)
+        return compiled(self._step, state, train, rows, key, donate=0)
 
     def epoch(self, state: State, seed: int, epoch: int) -> tuple[State, list[float]]:
         """The state after a pass over the examples, and the seconds of each step.
@@ -113,14 +101,13 @@ class Trainer:
             seed: Of the order of examples and their augmentation.
             epoch: Which pass it is.
         """
-        program, train = self.step.program, self.split.train
+        program, train = self.step.call, self.split.train
         keys = jax.random.fold_in(jax.random.key(seed), epoch)
         seconds = []
         order = batches(seed, epoch, len(train.labels), self.batch_size)
         for rows, key in zip(order, jax.random.split(keys, len(order)), strict=True):
-            began = time.perf_counter()
-            state = jax.block_until_ready(program(state, train, rows, key))
-            seconds.append(time.perf_counter() - began)
+            state, took = timed(program, state, train, rows, key)
+            seconds.append(took)
         return state, seconds
 
     def _objective(self, params, stats, images, labels):
@@ -145,4 +132,4 @@ class Trainer:
             grads, state.optimizer, state.params
         )
         params = optax.apply_updates(state.params, updates)
-        return State(params, stats, optimizer)
+        return State(params=params, stats=stats, optimizer=optimizer)

@@ -1,24 +1,28 @@
-"""How programs are timed: in turns, so that a busy machine slows all of them."""
+"""How programs are compiled and timed."""
 
-import importlib.metadata
-import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-_mm = partial(jnp.matmul, precision="highest")
+from benchmarks.shared.algebra import product
 
 
 def floor(x: jax.Array, g: jax.Array) -> jax.Array:
     """Four products of n×p×p and two of p×p×p, and nothing else."""
-    m, k = _mm(x.mT, x), _mm(x.mT, g)
-    return _mm(x, _mm(k, m)) + _mm(g, _mm(m, m))
+    m, k = product(x.mT, x), product(x.mT, g)
+    return product(x, product(k, m)) + product(g, product(m, m))
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """The result of a call, computed to the end, and the seconds that it took."""
+    jax.block_until_ready(arguments)
+    began = time.perf_counter()
+    result = jax.block_until_ready(function(*arguments))
+    return result, time.perf_counter() - began
 
 
 def interleaved(
@@ -30,8 +34,9 @@ def interleaved(
 ) -> dict[str, float]:
     """The median seconds of each function, the functions taking turns.
 
-    The order is drawn anew each time: threads of one library go on spinning after it is
-    done, and should not always slow the same neighbour.
+    Turns make a busy machine slow all functions alike. The order is drawn anew each
+    time, because the threads of one library go on spinning after its work is done and
+    should not always slow the same neighbour.
 
     Args:
         functions: What to time, without arguments; JAX results are waited for.
@@ -48,45 +53,66 @@ def interleaved(
     order = random.Random(0)
     for turn in range(repeats):
         for name in order.sample(list(functions), len(functions)):
-            if turn >= least and sum(taken[name]) > budget:
-                continue
-            began = time.perf_counter()
-            jax.block_until_ready(functions[name]())
-            taken[name].append(time.perf_counter() - began)
+            if turn < least or sum(taken[name]) <= budget:
+                taken[name].append(timed(functions[name])[1])
     return {name: float(np.median(times)) for name, times in taken.items()}
 
 
-def compiled(
-    function: Callable[..., Any], *arguments: Any
-) -> tuple[Callable[[], Any], float]:
-    """The program for these arguments, applied to them, and the seconds to make it."""
-    began = time.perf_counter()
-    program = jax.jit(function).lower(*arguments).compile()
-    return partial(program, *arguments), time.perf_counter() - began
+class Program(NamedTuple):
+    """A compiled function, and what it took to make it.
 
-
-def processors() -> int | None:
-    """How many this process may use; a system may not know."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
-def environment(*packages: str) -> dict[str, Any]:
-    """What the times depend on: versions of those installed, device, processors, load.
-
-    The load is that of the last minute: libraries whose threads wait for each other
-    suffer from it out of proportion.
+    Attributes:
+        call: The function for arguments of the shapes that it was compiled for.
+        trace_seconds: The time to trace and lower it.
+        compile_seconds: The time to compile it.
     """
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "versions": versions,
-        "device": jax.devices()[0].device_kind,
-        "cpus": processors(),
-        "load": os.getloadavg()[0],
-    }
+
+    call: Any
+    trace_seconds: float
+    compile_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The time to make it."""
+        return self.trace_seconds + self.compile_seconds
+
+    @property
+    def temporary_bytes(self) -> int:
+        """The memory that it needs besides arguments and results, as XLA planned it."""
+        return self.call.memory_analysis().temp_size_in_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that it holds at a time, as XLA planned it.
+
+        That is its arguments, its temporaries and those of its outputs that do not
+        reuse (alias) the buffer of a donated argument. The code is not counted.
+        """
+        plan = self.call.memory_analysis()
+        held = plan.argument_size_in_bytes + plan.temp_size_in_bytes
+        return held + plan.output_size_in_bytes - plan.alias_size_in_bytes
+
+
+def compiled(
+    function: Callable[..., Any],
+    *arguments: Any,
+    donate: int | tuple[int, ...] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Program:
+    """Compile a function for these arguments, which may be shapes alone.
+
+    Args:
+        function: What to compile.
+        *arguments: Arrays or `jax.ShapeDtypeStruct`.
+        donate: The arguments whose buffers the program may reuse.
+        options: Of the compiler.
+    """
+    began = time.perf_counter()
+    lowered = jax.jit(function, donate_argnums=donate).lower(*arguments)
+    traced = time.perf_counter()
+    call = lowered.compile(None if options is None else dict(options))
+    return Program(
+        call=call,
+        trace_seconds=traced - began,
+        compile_seconds=time.perf_counter() - traced,
+    )

@@ -24,12 +24,12 @@ from tqdm import tqdm
 import cdopt_jax as cdx
 from benchmarks import suite_report
 from benchmarks.shared.data.cifar import DataError
-from benchmarks.shared.problems import REAL, SUITE, Instance
+from benchmarks.shared.problems import REAL, SUITE, Problem
+from benchmarks.shared.timing import environment
 from benchmarks.solvers import PACKAGES, RIVALS, Record, Trace, run
 from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
 from benchmarks.solvers.starts import after, from_lowest
 from benchmarks.solvers.stationarity import stationarity
-from benchmarks.shared.timing import environment
 
 STEPS = 50_000
 ZERO = 1e-5
@@ -38,54 +38,54 @@ EVERY = 10
 # The stepsizes between which the subgradient method of the literature may choose.
 SIZES, DECAYS = (0.03, 0.1, 0.3), (0.9, 0.97, 0.99, 0.997)
 
-Runner = Callable[[Instance, float], Trace]
+Runner = Callable[[Problem, float], Trace]
 
 
-def ours(instance: Instance) -> Iterator[str]:
+def ours(problem: Problem) -> Iterator[str]:
     """The methods of `cdx.minimize` that are made for a problem."""
-    if instance.regularizer is not None:
+    if problem.regularizer is not None:
         yield from ("proximal", "continuation")
         return
     kinks = ("auto", "geometric", "lbfgs")
     smooth = ("proximal", "tangential", "lbfgs", "newton")
-    yield from smooth if instance.smooth else kinks
+    yield from smooth if problem.smooth else kinks
 
 
-def minimized(method: str, instance: Instance, seconds: float) -> Trace:
+def minimized(method: str, problem: Problem, seconds: float) -> Trace:
     """A run of `cdx.minimize` as a trace."""
     del seconds  # It stops by itself, long before.
 
     def solve(start):
         return cdx.minimize(
-            instance.f,
+            problem.f,
             start,
-            instance.mask,
+            problem.mask,
             method=method,
-            regularizer=instance.regularizer,
+            regularizer=problem.regularizer,
             tol=1e-9,
             max_steps=STEPS,
         )
 
-    if instance.starts > 1:
-        instance = from_lowest(lambda x: solve(x).params, instance)
+    if problem.starts > 1:
+        problem = from_lowest(lambda x: solve(x).params, problem)
     began = time.perf_counter()
-    result = solve(instance.start)
+    result = solve(problem.start)
     took = time.perf_counter() - began
     rows = zip(*result.history, strict=True)
     records = [
         Record(int(step), float(spent), float(value), math.nan, float(off))
         for step, value, off, _, spent in rows
     ]
-    projected = float(instance.value(result.projected))
+    projected = float(problem.value(result.projected))
     records[-1] = records[-1]._replace(projected_value=projected)
     spent = records[-1].seconds
     return Trace(result.params, result.projected, records, took - spent)
 
 
-def driven(solver: Any, every: int, instance: Instance, seconds: float) -> Trace:
+def driven(solver: Any, every: int, problem: Problem, seconds: float) -> Trace:
     """A run of a rival, until it no longer changes."""
-    if instance.starts > 1:
-        instance = from_lowest(after(solver, instance), instance)
+    if problem.starts > 1:
+        problem = from_lowest(after(solver, problem), problem)
     last: list[float] = []
 
     def settled(record: Record) -> bool:
@@ -93,42 +93,40 @@ def driven(solver: Any, every: int, instance: Instance, seconds: float) -> Trace
         recent = last[-20:]
         return len(recent) == 20 and np.ptp(recent) <= 1e-13 * abs(recent[-1])
 
-    return run(
-        solver, instance, steps=STEPS, every=every, seconds=seconds, stop=settled
-    )
+    return run(solver, problem, steps=STEPS, every=every, seconds=seconds, stop=settled)
 
 
-def runners(instance: Instance, most: float) -> Iterator[tuple[str, Runner]]:
+def runners(problem: Problem, most: float) -> Iterator[tuple[str, Runner]]:
     """Each method that is made for a problem, by name; ours begin with ``cdx:``."""
-    for name in ours(instance):
+    for name in ours(problem):
         yield f"cdx:{name}", partial(minimized, name)
     for name, solver in RIVALS.items():
-        if not solver.applies(instance) or not _fits(name, instance):
+        if not solver.applies(problem) or not _fits(name, problem):
             continue
         if name == "riemannian-subgradient-geometric":
             yield name, partial(_tuned, most)
         else:
             yield name, partial(driven, solver, EVERY)
     for name, package in PACKAGES.items():
-        if package.installed() and package.applies(instance):
+        if package.installed() and package.applies(problem):
 
-            def run_package(instance, seconds, package=package):
-                return package.run(instance, steps=STEPS, every=1, seconds=seconds)
+            def run_package(problem, seconds, package=package):
+                return package.run(problem, steps=STEPS, every=1, seconds=seconds)
 
             yield name, run_package
 
 
-def _fits(name, instance):
+def _fits(name, problem):
     """Subgradients are for what has no better structure, and the reverse."""
-    kinks = instance.regularizer is None and not instance.smooth
-    return ("subgradient" in name) == kinks or instance.regularizer is not None
+    kinks = problem.regularizer is None and not problem.smooth
+    return ("subgradient" in name) == kinks or problem.regularizer is not None
 
 
-def _tuned(most, instance, seconds):
+def _tuned(most, problem, seconds):
     """The subgradient method with the stepsizes that lead lowest, of a grid."""
     found = []
     # As many runs as others have starts.
-    alone = instance._replace(starts=1)
+    alone = problem._replace(starts=1)
     for size in SIZES:
         for decay in DECAYS:
             solver = riemannian_subgradient(size, decay=decay)
@@ -137,35 +135,35 @@ def _tuned(most, instance, seconds):
     return min(sound, key=lambda trace: trace.records[-1].projected_value)
 
 
-def measured(instance: Instance, trace: Trace) -> dict[str, Any]:
+def measured(problem: Problem, trace: Trace) -> dict[str, Any]:
     """What is kept of a run."""
     entries = np.abs(np.asarray(trace.projected))
     last = trace.records[-1]
     error = None
-    if instance.error is not None and not trace.diverged:
-        error = float(instance.error(trace.projected))
+    if problem.error is not None and not trace.diverged:
+        error = float(problem.error(trace.projected))
     return {
         "value": last.value,
         "projected_value": last.projected_value,
         "feasibility": last.feasibility,
-        "projected_feasibility": _off(instance, trace.projected),
+        "projected_feasibility": _off(problem, trace.projected),
         "worst_feasibility": max(r.feasibility for r in trace.records),
         "stationarity": (
-            math.nan if trace.diverged else stationarity(instance, trace.projected)
+            math.nan if trace.diverged else stationarity(problem, trace.projected)
         ),
         "sparsity": float(np.mean(entries < ZERO)),
         "steps": last.step,
         "compile_seconds": trace.compile_seconds,
-        "best_known": instance.best,
+        "best_known": problem.best,
         "error": error,
-        "regular": instance.regularizer is not None,
-        "smooth": instance.smooth,
+        "regular": problem.regularizer is not None,
+        "smooth": problem.smooth,
         "course": [[r.step, r.seconds, r.value] for r in _thinned(trace.records)],
     }
 
 
-def _off(instance, x):
-    (found,) = cdx.feasibility(x, instance.mask).values()
+def _off(problem, x):
+    (found,) = cdx.feasibility(x, problem.mask).values()
     return float(found)
 
 
@@ -176,9 +174,9 @@ def _thinned(records, most=200):
 
 def problems(
     data: Path | None, names: Sequence[str] | None
-) -> dict[str, Callable[[int], Instance]]:
+) -> dict[str, Callable[[int], Problem]]:
     """Those asked for, or all; those of real data only where there is a folder."""
-    known: dict[str, Callable[[int], Instance]] = dict(SUITE)
+    known: dict[str, Callable[[int], Problem]] = dict(SUITE)
     if data is not None:
         known |= {name: partial(make, data) for name, make in REAL.items()}
     return known if names is None else {name: known[name] for name in names}
@@ -220,16 +218,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run_all(options, chosen, folder):
     for seed in options.seeds:
-        for problem, make in (bar := tqdm(chosen.items(), disable=None)):
-            bar.set_description(f"{problem}, seed {seed}")
-            instance = make(seed)
-            for name, runner in runners(instance, options.seconds / 4):
-                file = folder / f"{problem}@{name.replace(':', '-')}@{seed}.json"
+        for title, make in (bar := tqdm(chosen.items(), disable=None)):
+            bar.set_description(f"{title}, seed {seed}")
+            problem = make(seed)
+            for name, runner in runners(problem, options.seconds / 4):
+                file = folder / f"{title}@{name.replace(':', '-')}@{seed}.json"
                 if file.exists():
                     continue
-                trace = runner(instance, options.seconds)
-                content = {"problem": problem, "method": name, "seed": seed}
-                content |= measured(instance, trace)
+                trace = runner(problem, options.seconds)
+                content = {"problem": title, "method": name, "seed": seed}
+                content |= measured(problem, trace)
                 part = file.with_suffix(".part")
                 part.write_text(json.dumps(content) + "\n")
                 part.replace(file)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.rivals.signature import Solver
 
 
@@ -58,14 +58,14 @@ Stop = Callable[[Record], bool]
 Judge = Callable[[int, float, jax.Array], tuple[Record, jax.Array]]
 
 
-def judge(instance: Instance) -> Judge:
+def judge(problem: Problem) -> Judge:
     """From a step, its seconds and an iterate to a record and the projection."""
 
     @jax.jit
     def measure(x):
-        (feasibility,) = cdx.feasibility(x, instance.mask).values()
-        projected = cdx.project(x, instance.mask)
-        values = instance.value(x), instance.value(projected), feasibility
+        (feasibility,) = cdx.feasibility(x, problem.mask).values()
+        projected = cdx.project(x, problem.mask)
+        values = problem.value(x), problem.value(projected), feasibility
         return values, projected
 
     def record(step, seconds, x):
@@ -77,7 +77,7 @@ def judge(instance: Instance) -> Judge:
 
 def run(
     solver: Solver,
-    instance: Instance,
+    problem: Problem,
     *,
     steps: int,
     every: int = 1,
@@ -91,7 +91,7 @@ def run(
 
     Args:
         solver: The solver.
-        instance: What it is to solve.
+        problem: What it is to solve.
         steps: How many iterations it may take.
         every: How many are run between two records.
         seconds: How long it may run, looked at after each record.
@@ -102,15 +102,15 @@ def run(
     """
     if steps < 0 or every < 1:
         raise ValueError(f"run: needs steps ≥ 0 and every ≥ 1; got {steps=}, {every=}.")
-    start = jnp.asarray(instance.start)
+    start = jnp.asarray(problem.start)
 
     # The start is an argument: of a constant, XLA would do the work as it compiles.
     def begin(x):
-        return solver.init(instance._replace(start=x))
+        return solver.init(problem._replace(start=x))
 
     def advance(how_many, state):
         return lax.fori_loop(
-            0, how_many, lambda _, state: solver.step(instance, state), state
+            0, how_many, lambda _, state: solver.step(problem, state), state
         )
 
     first, compiling = _compiled(begin, start)
@@ -119,7 +119,7 @@ def run(
     state, spent = _timed(first, start)
     chunk, more = _compiled(advance, jnp.asarray(every), state)
     _timed(chunk, jnp.asarray(1), state)
-    record_of = judge(instance)
+    record_of = judge(problem)
     record, projected = record_of(0, spent, solver.point(state))
     records = [record]
     step = 0

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 
 import cdopt_jax as cdx
 from benchmarks.shared.methods.proximal import solve_tangential
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 
 RADIUS, SAMPLES = 1e-6, 64
 
 
-def stationarity(instance: Instance, x: jax.Array) -> float:
+def stationarity(problem: Problem, x: jax.Array) -> float:
     """The norm of the projected gradient, or what stands for it.
 
     With a regularizer it is ‖Y‖/η for the tangential proximal step Y, solved to high
@@ -18,24 +18,24 @@ def stationarity(instance: Instance, x: jax.Array) -> float:
     distance of zero from the hull of gradients sampled around x. With a regularizer and
     a metric there is none, and NaN is returned.
     """
-    if instance.regularizer is not None:
-        if instance.mask is not None:
+    if problem.regularizer is not None:
+        if problem.mask is not None:
             return float("nan")
-        return float(jax.jit(lambda x: _proximal(instance, x))(x))
-    if instance.smooth:
-        g = jax.grad(instance.f)(x)
-        (found,) = cdx.stationarity(g, x, instance.mask).values()
+        return float(jax.jit(lambda x: _proximal(problem, x))(x))
+    if problem.smooth:
+        g = jax.grad(problem.f)(x)
+        (found,) = cdx.stationarity(g, x, problem.mask).values()
         return float(found)
-    result = cdx.minimize(instance.f, x, instance.mask, method="geometric", max_steps=1)
+    result = cdx.minimize(problem.f, x, problem.mask, method="geometric", max_steps=1)
     return float(result.stationarity)
 
 
-def _proximal(instance, x):
-    r = instance.regularizer
+def _proximal(problem, x):
+    r = problem.regularizer
     assert r is not None
-    g = jax.grad(instance.f)(x)
+    g = jax.grad(problem.f)(x)
     unit = x / jnp.linalg.norm(x)
-    _, bent = jax.jvp(jax.grad(instance.f), (x,), (unit,))
+    _, bent = jax.jvp(jax.grad(problem.f), (x,), (unit,))
     rate = 1 / jnp.maximum(jnp.linalg.norm(bent), 1e-12)
     solved = solve_tangential(
         x,

@@ -16,9 +16,9 @@ from matplotlib import image
 
 from benchmarks import experiment, ocnn, report, search
 from benchmarks.ocnn.measuring import Record
-from benchmarks.shared.methods import METHODS
 from benchmarks.ocnn.runs import Run, find_runs
 from benchmarks.ocnn.training import Trainer
+from benchmarks.shared.methods import METHODS
 
 EPOCHS = 2
 # Not the order of the list, so that the option is seen to count.

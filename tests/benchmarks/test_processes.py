@@ -66,7 +66,13 @@ def started(*command):
 
 
 def launcher(count, *command):
-    return (sys.executable, "-m", "benchmarks.scaling.launch", f"--processes={count}", *command)
+    return (
+        sys.executable,
+        "-m",
+        "benchmarks.scaling.launch",
+        f"--processes={count}",
+        *command,
+    )
 
 
 def run(*command):

@@ -9,7 +9,12 @@ import scipy.linalg
 
 from benchmarks import torch_rivals
 from benchmarks.shared.methods.landing import landing
-from benchmarks.shared.methods.penalties import cubic, expen, expen_autodiff, soft_penalty
+from benchmarks.shared.methods.penalties import (
+    cubic,
+    expen,
+    expen_autodiff,
+    soft_penalty,
+)
 from benchmarks.shared.methods.pogo import pogo
 from benchmarks.shared.methods.retraction import (
     cayley,

@@ -12,7 +12,7 @@ import scipy.optimize
 
 import cdopt_jax as cdx
 from benchmarks.shared.methods.proximal import solve_tangential, tangent_prox
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers import PACKAGES, RIVALS, Solver, run
 from benchmarks.solvers.rivals.manpg import lipschitz
 from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
@@ -33,7 +33,7 @@ def pca(regularizer=None, n=12, p=3, seed=0, **more):
         return -jnp.sum(x * (a @ x))
 
     start = jnp.asarray(polar(normal((n, p), seed + 1)))
-    return Instance(f, start, regularizer=regularizer, **more)
+    return Problem(f, start, regularizer=regularizer, **more)
 
 
 @jax.jit
@@ -100,9 +100,9 @@ def test_a_derivative_by_autodiff_solves_the_subproblem_as_the_closed_form_does(
     assert_close(mine.y, closed.y, 1e-9)
 
 
-def distance_from_optimality(instance, x, gamma):
+def distance_from_optimality(problem, x, gamma):
     """‖−∇f − XΛ − ξ‖_F, least over symmetric Λ and ξ in γ∂‖X‖₁, by SciPy."""
-    x, g = np.asarray(x), np.asarray(jax.grad(instance.f)(x))
+    x, g = np.asarray(x), np.asarray(jax.grad(problem.f)(x))
     n, p = x.shape
     zero = np.abs(x).ravel() < 1e-7
     assert zero.any()
@@ -124,37 +124,37 @@ def distance_from_optimality(instance, x, gamma):
 @pytest.mark.parametrize("name", ["manpg", "manpg-ada"])
 def test_manpg_descends_at_every_step_to_a_point_that_is_stationary(name):
     gamma = 0.15
-    instance, solver = pca(cdx.prox.l1(gamma)), RIVALS[name]
-    step = jax.jit(lambda state: solver.step(instance, state))
-    states = [solver.init(instance)]
+    problem, solver = pca(cdx.prox.l1(gamma)), RIVALS[name]
+    step = jax.jit(lambda state: solver.step(problem, state))
+    states = [solver.init(problem)]
     for _ in range(400):
         states.append(step(states[-1]))
-    values = np.array([instance.value(solver.point(state)) for state in states])
+    values = np.array([problem.value(solver.point(state)) for state in states])
     assert np.diff(values).max() <= 1e-14
     assert values[-1] < values[0] - 1e-2
     x = np.asarray(solver.point(states[-1]))
     assert_close(x.T @ x, np.eye(3), 1e-13)
-    assert distance_from_optimality(instance, x, gamma) < 1e-6
+    assert distance_from_optimality(problem, x, gamma) < 1e-6
     growth = 1.01 if name == "manpg-ada" else 1.0
     assert_close(states[5].rate, states[0].rate * growth**5, 1e-12)
 
 
 def test_the_lipschitz_constant_is_the_largest_curvature():
-    instance = pca()
-    assert_close(lipschitz(instance, instance.start), 2.0, 1e-3)
-    flat = instance._replace(f=lambda x: jnp.sum(x))
+    problem = pca()
+    assert_close(lipschitz(problem, problem.start), 2.0, 1e-3)
+    flat = problem._replace(f=lambda x: jnp.sum(x))
     assert lipschitz(flat, flat.start) > 0
 
 
 def test_infeasible_solvers_end_where_manpg_does_with_norms_of_rows():
-    instance = pca(cdx.prox.l21(0.2))
-    solved = run(RIVALS["manpg"], instance, steps=600, every=600)
+    problem = pca(cdx.prox.l21(0.2))
+    solved = run(RIVALS["manpg"], problem, steps=600, every=600)
     best = solved.records[-1].value
     start = polar(np.asarray(solved.x) + 0.02 * normal((12, 3), 9))
-    instance = instance._replace(start=jnp.asarray(start))
-    assert instance.value(instance.start) > best + 1e-3
+    problem = problem._replace(start=jnp.asarray(start))
+    assert problem.value(problem.start) > best + 1e-3
     for name in ("slpg", "pencpg"):
-        trace = run(RIVALS[name], instance, steps=600, every=600)
+        trace = run(RIVALS[name], problem, steps=600, every=600)
         last = trace.records[-1]
         assert abs(last.value - best) < 1e-6
         assert abs(last.projected_value - best) < 1e-6
@@ -165,18 +165,18 @@ def test_infeasible_solvers_end_where_manpg_does_with_norms_of_rows():
 
 def test_slpg_finds_a_stationary_point_where_the_multiplier_has_no_closed_form():
     gamma = 0.15
-    instance = pca(cdx.prox.l1(gamma))
-    assert RIVALS["slpg"].init(instance).dual is not None
-    trace = run(RIVALS["slpg"], instance, steps=1500, every=1500)
+    problem = pca(cdx.prox.l1(gamma))
+    assert RIVALS["slpg"].init(problem).dual is not None
+    trace = run(RIVALS["slpg"], problem, steps=1500, every=1500)
     assert trace.records[-1].feasibility < 1e-9
-    assert distance_from_optimality(instance, trace.projected, gamma) < 1e-4
+    assert distance_from_optimality(problem, trace.projected, gamma) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["slpg", "riemannian-gradient"])
 def test_without_a_regularizer_the_least_eigenvalues_are_found(name):
-    instance = pca()
+    problem = pca()
     best = -np.linalg.eigvalsh(spread(12))[-3:].sum()
-    trace = run(RIVALS[name], instance, steps=400, every=400)
+    trace = run(RIVALS[name], problem, steps=400, every=400)
     assert abs(trace.records[-1].value - best) < 1e-10
     assert trace.records[-1].feasibility < 1e-12
 
@@ -187,8 +187,8 @@ def test_riemannian_gradients_solve_the_generalized_eigenvalue_problem(kind):
     metric = jnp.asarray(b)
     mask = cdx.Stiefel(B=metric if kind == "array" else lambda v: metric @ v)
     start = cdx.stiefel.random(jax.random.key(0), (12, 3), jnp.float64, B=metric)
-    instance = pca(mask=mask)._replace(start=start)
-    trace = run(RIVALS["riemannian-gradient"], instance, steps=600, every=600)
+    problem = pca(mask=mask)._replace(start=start)
+    trace = run(RIVALS["riemannian-gradient"], problem, steps=600, every=600)
     best = -scipy.linalg.eigh(a, b, eigvals_only=True)[-3:].sum()
     last = trace.records[-1]
     assert abs(last.value - best) < 1e-9
@@ -213,25 +213,25 @@ def outliers(d=10, codimension=2, seed=0):
     def error(x):
         return jnp.linalg.norm(x @ x.T - planted @ planted.T)
 
-    return Instance(f, start, smooth=False, error=error)
+    return Problem(f, start, smooth=False, error=error)
 
 
 def test_geometric_steps_recover_a_planted_subspace_and_diminishing_ones_approach_it():
-    instance = outliers()
+    problem = outliers()
     distances = {}
     for decay in (0.9, None):
         solver = riemannian_subgradient(0.3, decay=decay)
-        trace = run(solver, instance, steps=300, every=300)
-        assert instance.error is not None
-        distances[decay] = float(instance.error(trace.x))
+        trace = run(solver, problem, steps=300, every=300)
+        assert problem.error is not None
+        distances[decay] = float(problem.error(trace.x))
         assert trace.records[-1].feasibility < 1e-13
-    start = float(instance.error(instance.start))
+    start = float(problem.error(problem.start))
     assert distances[0.9] < 1e-8 < distances[None] < start / 5
 
 
 def test_the_first_subgradient_step_is_that_of_the_formula():
-    instance = pca(cdx.prox.l1(0.1))
-    x = np.asarray(instance.start)
+    problem = pca(cdx.prox.l1(0.1))
+    x = np.asarray(problem.start)
     g = -2 * spread(12) @ x + 0.1 * np.sign(x)
     g = g - x @ (x.T @ g + g.T @ x) / 2
     for solver, rate in (
@@ -239,7 +239,7 @@ def test_the_first_subgradient_step_is_that_of_the_formula():
         (riemannian_subgradient(0.2, decay=0.5, absolute=True), 0.1),
         (riemannian_subgradient(0.2), 0.2 * np.sqrt(3) / np.linalg.norm(g)),
     ):
-        state = solver.step(instance, solver.init(instance))
+        state = solver.step(problem, solver.init(problem))
         assert_close(solver.point(state), polar(x - rate * g), 1e-12)
 
 
@@ -263,7 +263,7 @@ def test_solvers_know_what_they_are_made_for():
         "by rows": pca(mask=cdx.Stiefel(rows=-1, columns=-2)),
     }
     found = {
-        name: {case for case, instance in cases.items() if solver.applies(instance)}
+        name: {case for case, problem in cases.items() if solver.applies(problem)}
         for name, solver in RIVALS.items()
     }
     proximal = {"smooth", "rows", "entries"}
@@ -286,8 +286,8 @@ class Counted(NamedTuple):
 def counting(*, fails=10**6, pause=0.0):
     """A solver that scales its point by one, until it fails; slow to be traced."""
 
-    def init(instance):
-        return Counted(instance.start, jnp.zeros([], jnp.int32))
+    def init(problem):
+        return Counted(problem.start, jnp.zeros([], jnp.int32))
 
     def step(_, state):
         time.sleep(pause)
@@ -298,23 +298,23 @@ def counting(*, fails=10**6, pause=0.0):
 
 
 def test_the_driver_counts_steps_and_judges_each_chunk():
-    instance = pca()
-    trace = run(counting(), instance, steps=10, every=4)
+    problem = pca()
+    trace = run(counting(), problem, steps=10, every=4)
     assert [r.step for r in trace.records] == [0, 4, 8, 10]
-    value = float(instance.value(instance.start))
+    value = float(problem.value(problem.start))
     for record in trace.records:
         assert_close(record.value, value, 1e-12)
         assert_close(record.projected_value, value, 1e-12)
         assert record.feasibility < 1e-13
     assert np.diff([r.seconds for r in trace.records]).min() > 0
-    assert_close(trace.projected, instance.start, 1e-12)
+    assert_close(trace.projected, problem.start, 1e-12)
     with pytest.raises(ValueError, match="every=0"):
-        run(counting(), instance, steps=1, every=0)
+        run(counting(), problem, steps=1, every=0)
 
 
 def test_the_driver_judges_a_point_off_the_manifold_by_its_projection():
-    instance = pca()._replace(start=1.5 * pca().start)
-    trace = run(counting(), instance, steps=0)
+    problem = pca()._replace(start=1.5 * pca().start)
+    trace = run(counting(), problem, steps=0)
     (record,) = trace.records
     assert_close(record.value, 2.25 * record.projected_value, 1e-12)
     assert_close(record.feasibility, 1.25 * np.sqrt(3), 1e-12)
@@ -356,17 +356,17 @@ def package(name):
 def test_trust_regions_of_pymanopt_find_the_least_eigenvalues(name, generalized):
     b = spd(12) if generalized else np.eye(12)
     mask = cdx.Stiefel(B=jnp.asarray(b)) if generalized else None
-    instance = pca(mask=mask)
-    start = cdx.project(instance.start, mask)
-    instance = instance._replace(start=start)
+    problem = pca(mask=mask)
+    start = cdx.project(problem.start, mask)
+    problem = problem._replace(start=start)
     chosen = package(name)
-    assert chosen.applies(instance)
-    trace = chosen.run(instance, steps=50)
+    assert chosen.applies(problem)
+    trace = chosen.run(problem, steps=50)
     best = -scipy.linalg.eigh(spread(12), b, eigvals_only=True)[-3:].sum()
     assert abs(trace.records[-1].value - best) < 1e-10
     assert [r.step for r in trace.records] == list(range(len(trace.records)))
-    assert_close(trace.records[0].value, instance.value(start), 1e-12)
-    assert len(chosen.run(instance, steps=2).records) == 3
+    assert_close(trace.records[0].value, problem.value(start), 1e-12)
+    assert len(chosen.run(problem, steps=2).records) == 3
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -377,15 +377,15 @@ def test_our_slpg_takes_the_steps_of_the_authors(kind):
         "l1": cdx.prox.l1(0.01),
         "none": None,
     }[kind]
-    instance = pca(regularizer)
+    problem = pca(regularizer)
     # Near a solution, where their step sizes need no guard.
     q = np.linalg.eigh(spread(12))[1][:, -3:]
     start = polar(q @ polar(normal((3, 3), 4)) + 0.03 * normal((12, 3), 5))
-    instance = instance._replace(start=jnp.asarray(start))
+    problem = problem._replace(start=jnp.asarray(start))
     chosen = package("pystop-slpg")
-    assert chosen.applies(instance)
-    theirs = chosen.run(instance, steps=20)
-    mine = run(RIVALS["slpg"], instance, steps=20)
+    assert chosen.applies(problem)
+    theirs = chosen.run(problem, steps=20)
+    mine = run(RIVALS["slpg"], problem, steps=20)
     assert len(theirs.records) == len(mine.records) == 21
     for a, b in zip(theirs.records, mine.records, strict=True):
         assert abs(a.value - b.value) < 1e-8

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from benchmarks import cifar, fashion_mnist
+from benchmarks.shared.data import cifar, fashion_mnist
 from benchmarks.shared.data.cifar import DataError as DataError
 
 
@@ -24,6 +24,10 @@ class Examples(NamedTuple):
 
     images: jax.Array
     labels: jax.Array
+
+    def first(self, count: int) -> "Examples":
+        """The first ones, no more than that."""
+        return Examples(images=self.images[:count], labels=self.labels[:count])
 
 
 class Split(NamedTuple):
@@ -52,18 +56,18 @@ class Split(NamedTuple):
 
     def limited(self, count: int) -> "Split":
         """The same with no more training examples than that; the first ones."""
-        return self._replace(train=Examples(*(part[:count] for part in self.train)))
+        return self._replace(train=self.train.first(count))
 
 
 def _split(train, train_labels, test, test_labels, *, classes, natural):
     axes = (0, 1, 2)
     return Split(
-        Examples(jnp.asarray(train), jnp.asarray(train_labels)),
-        Examples(jnp.asarray(test), jnp.asarray(test_labels)),
-        classes,
-        train.mean(axes, dtype=np.float64).astype(np.float32),
-        train.std(axes, dtype=np.float64).astype(np.float32),
-        natural,
+        train=Examples(images=jnp.asarray(train), labels=jnp.asarray(train_labels)),
+        test=Examples(images=jnp.asarray(test), labels=jnp.asarray(test_labels)),
+        classes=classes,
+        mean=train.mean(axes, dtype=np.float64).astype(np.float32),
+        deviation=train.std(axes, dtype=np.float64).astype(np.float32),
+        natural=natural,
     )
 
 

@@ -17,8 +17,8 @@ MOMENTUM = 0.9
 def _on_h(task: Task, rate: float, *optimiser, **settings) -> Method:
     """An optimiser on gradients of h, which knows nothing of the constraint."""
     return Method(
-        optax.chain(cdx.dissolve_gradients(task.beta, task.mask), *optimiser),
-        task.dissolved,
+        transform=optax.chain(cdx.dissolve_gradients(task.beta, task.mask), *optimiser),
+        point=task.dissolved,
         differentiates_regularizer=True,
         settings={"learning_rate": rate, "beta": task.beta, **settings},
     )
@@ -96,8 +96,8 @@ def _proximal(task, rate, *, tangential):
         task.schedule(rate), task.regularizer, task.mask, tangential=tangential
     )
     return Method(
-        step,
-        itself,
+        transform=step,
+        point=itself,
         differentiates_regularizer=False,
         settings={"learning_rate": rate},
     )

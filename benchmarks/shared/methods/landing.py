@@ -1,11 +1,9 @@
 """The landing algorithm: no retraction, and a step size that keeps the point near."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
-_mm = partial(jnp.matmul, precision="highest")
+from benchmarks.shared.algebra import product
 
 
 def landing(
@@ -45,9 +43,9 @@ def landing(
         deterministic, stochastic, and variance-reduction algorithms for optimization
         under orthogonality constraints", JMLR 2024, the lemma on the safe step size.
     """
-    m = _mm(x.mT, x)
+    m = product(x.mT, x)
     e = m - jnp.eye(x.shape[-1], dtype=x.dtype)
-    field = _mm(g, m) + _mm(x, attraction * e - _mm(g.mT, x))
+    field = product(g, m) + product(x, attraction * e - product(g.mT, x))
     safe = safe_step(_norm(e), _norm(field), attraction, radius)
     return x - jnp.minimum(rate, safe) * field
 

@@ -1,7 +1,7 @@
 """Constrained leaves as matrices, for methods that are written for a single matrix.
 
 Leaves are read in the paper's way: the last axis is the columns, and wide matrices are
-transposed.
+transposed. Under the mask `STACKS` a leaf is a stack of matrices, which stays as it is.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import optax
 
 import cdopt_jax as cdx
+
+STACKS = cdx.Stiefel(rows=-2, columns=-1)
 
 
 class Count(NamedTuple):
@@ -56,6 +58,8 @@ def on_constrained(
     Returns:
         The tree of results.
     """
+    if mask is STACKS:
+        return jax.tree.map(fn, params, *others)
     leaves, treedef = jax.tree.flatten(params)
     columns = [treedef.flatten_up_to(tree) for tree in others]
     rows = zip(constrained(params, mask), leaves, *columns, strict=True)
@@ -77,7 +81,7 @@ def descending(
 
     def init(params):
         del params
-        return Count(jnp.zeros([], jnp.int32))
+        return Count(steps=jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
@@ -88,6 +92,6 @@ def descending(
 
         plain = jax.tree.map(lambda g: -rate * g, updates)
         moves = on_constrained(move, mask, params, plain, updates)
-        return moves, Count(state.steps + 1)
+        return moves, Count(steps=state.steps + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -16,7 +16,10 @@ class LookaheadState(NamedTuple):
 
 
 def lookahead(
-    fast: optax.GradientTransformation, *, period: int = 5, share: float = 0.5
+    fast: optax.GradientTransformation,
+    *,
+    sync_period: int = 5,
+    slow_step_size: float = 0.5,
 ) -> optax.GradientTransformationExtraArgs:
     """Every few steps, go back to a point on the way from the slow weights.
 
@@ -30,20 +33,22 @@ def lookahead(
     inner = optax.with_extra_args_support(fast)
 
     def init(params):
-        return LookaheadState(params, jnp.zeros([], jnp.int32), inner.init(params))
+        return LookaheadState(
+            slow=params, since=jnp.zeros([], jnp.int32), fast=inner.init(params)
+        )
 
     def update(updates, state, params=None, **extra_args):
         updates, fast_state = inner.update(updates, state.fast, params, **extra_args)
-        since = (state.since + 1) % period
+        since = (state.since + 1) % sync_period
         sync = since == 0
 
         def slow_after(x, u, slow):
-            return jnp.where(sync, slow + share * (x + u - slow), slow)
+            return jnp.where(sync, slow + slow_step_size * (x + u - slow), slow)
 
         slow = jax.tree.map(slow_after, params, updates, state.slow)
         moves = jax.tree.map(
             lambda x, u, s: jnp.where(sync, s - x, u), params, updates, slow
         )
-        return moves, LookaheadState(slow, since, fast_state)
+        return moves, LookaheadState(slow=slow, since=since, fast=fast_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

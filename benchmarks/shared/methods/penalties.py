@@ -1,23 +1,21 @@
 """Penalties in place of the constraint: the quadratic one, and ExPen."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
-_mm = partial(jnp.matmul, precision="highest")
+from benchmarks.shared.algebra import product
 
 
 def soft_penalty(
     x: jax.Array, g: jax.Array, rate: float, *, weight: float = 1.0
 ) -> jax.Array:
     """Descend on f(X) + (λ/4)‖XᵀX − I‖², whose minimiser is not on the manifold."""
-    return x - rate * (g + _mm(x, weight * _residual(x)))
+    return x - rate * (g + product(x, weight * _residual(x)))
 
 
 def cubic(x: jax.Array) -> jax.Array:
     """X(3I − XᵀX)/2, the map inside ExPen."""
-    return _mm(x, 1.5 * jnp.eye(x.shape[-1], dtype=x.dtype) - _mm(x.mT, x) / 2)
+    return product(x, 1.5 * jnp.eye(x.shape[-1], dtype=x.dtype) - product(x.mT, x) / 2)
 
 
 def expen(x: jax.Array, g: jax.Array, rate: float, *, beta: float = 1.0) -> jax.Array:
@@ -30,9 +28,9 @@ def expen(x: jax.Array, g: jax.Array, rate: float, *, beta: float = 1.0) -> jax.
         Xiao and Liu, "Solving optimization problems over the Stiefel manifold by
         smooth exact penalty functions", Journal of Computational Mathematics, 2024.
     """
-    e, k = _residual(x), _mm(x.mT, g)
-    inward = _mm(x, beta * e - (k + k.mT) / 2)
-    return x - rate * (g - _mm(g, e / 2) + inward)
+    e, k = _residual(x), product(x.mT, g)
+    inward = product(x, beta * e - (k + k.mT) / 2)
+    return x - rate * (g - product(g, e / 2) + inward)
 
 
 def expen_autodiff(
@@ -48,4 +46,4 @@ def expen_autodiff(
 
 
 def _residual(x):
-    return _mm(x.mT, x) - jnp.eye(x.shape[-1], dtype=x.dtype)
+    return product(x.mT, x) - jnp.eye(x.shape[-1], dtype=x.dtype)

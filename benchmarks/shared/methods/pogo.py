@@ -1,11 +1,9 @@
 """POGO: a Riemannian gradient step, then one step back towards the manifold."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
-_mm = partial(jnp.matmul, precision="highest")
+from benchmarks.shared.algebra import product
 
 
 def pogo(x: jax.Array, g: jax.Array, rate: float, *, normal: float = 0.5) -> jax.Array:
@@ -30,7 +28,7 @@ def pogo(x: jax.Array, g: jax.Array, rate: float, *, normal: float = 0.5) -> jax
         Javaloy and others, "An embarrassingly simple way to optimize orthogonal
         matrices at scale", 2026; the package pogo-torch 1.0.2 with its defaults.
     """
-    r = _mm(g, _mm(x.mT, x)) - _mm(x, _mm(g.mT, x))
+    r = product(g, product(x.mT, x)) - product(x, product(g.mT, x))
     y = x - (rate / 2) * r
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
-    return _mm(y, (1 + normal) * eye - normal * _mm(y.mT, y))
+    return product(y, (1 + normal) * eye - normal * product(y.mT, y))

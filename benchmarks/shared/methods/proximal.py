@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from benchmarks.shared.algebra import norm, product, symmetric
 from benchmarks.shared.methods.leaves import back, constrained, matrix
 from benchmarks.shared.methods.retraction import polar_svd
-
-_mm = partial(jnp.matmul, precision="highest")
 
 NEWTON = 30
 CONJUGATE = 50
@@ -118,19 +117,19 @@ def solve_tangential(
 
     def at(dual):
         """Y, θ and its gradient."""
-        turned = _mm(x, dual)
+        turned = product(x, dual)
         z = prox(forward + turned)
         y = z - x
         least = jnp.sum(y * (y / 2 + step - turned)) + value(z)
-        return y, -least, _phi(_mm(x.T, y))
+        return y, -least, symmetric(product(x.T, y))
 
     def direction(dual, gradient):
-        size = _norm(gradient)
+        size = norm(gradient)
         shift = 1e-3 * jnp.minimum(size, 1)
-        along = differentiate(forward + _mm(x, dual))
+        along = differentiate(forward + product(x, dual))
 
         def curvature(d):
-            return _phi(_mm(x.T, along(_mm(x, d)))) + shift * d
+            return symmetric(product(x.T, along(product(x, d)))) + shift * d
 
         return _conjugate_gradients(curvature, -gradient, 1e-2 * size)
 
@@ -141,7 +140,7 @@ def solve_tangential(
 
         def enough(new, share):
             falls = new[1] <= theta + 1e-4 * share * slope
-            return falls | (_norm(new[2]) <= 0.9 * _norm(gradient))
+            return falls | (norm(new[2]) <= 0.9 * norm(gradient))
 
         def shorten(trial):
             j, share, _ = trial
@@ -161,12 +160,12 @@ def solve_tangential(
 
     def unsolved(carry):
         i, _, (y, _, gradient), stuck = carry
-        done = _norm(gradient) <= tolerance * (1 + _norm(y))
+        done = norm(gradient) <= tolerance * (1 + norm(y))
         return ~done & ~stuck & (i < NEWTON)
 
     begin = (jnp.zeros([], jnp.int32), dual, at(dual), jnp.zeros([], bool))
     i, dual, (y, _, gradient), _ = lax.while_loop(unsolved, newton, begin)
-    return Solution(y, dual, _norm(gradient), i)
+    return Solution(y=y, dual=dual, error=norm(gradient), iterations=i)
 
 
 def _differentiate(prox, v):
@@ -187,14 +186,6 @@ def _conjugate_gradients(curvature, b, tolerance):
 
     begin = (0, jnp.zeros_like(b), b, b, jnp.sum(b**2))
     return lax.while_loop(continues, step, begin)[1]
-
-
-def _phi(s):
-    return (s + s.T) / 2
-
-
-def _norm(s):
-    return jnp.sqrt(jnp.sum(s**2))
 
 
 class ProxState(NamedTuple):
@@ -219,7 +210,7 @@ def r_proxsgd(
             if is_constrained:
                 p = min(leaf.size // leaf.shape[-1], leaf.shape[-1])
                 duals.append(jnp.zeros((p, p), leaf.dtype))
-        return ProxState(jnp.zeros([], jnp.int32), tuple(duals))
+        return ProxState(steps=jnp.zeros([], jnp.int32), duals=tuple(duals))
 
     def update(updates, state, params=None, **extra_args):
         del extra_args
@@ -240,6 +231,7 @@ def r_proxsgd(
                 ahead = leaf - rate * gradient
                 size = jnp.maximum(jnp.abs(ahead) - rate * gamma, 0)
                 moves.append(jnp.sign(ahead) * size - leaf)
-        return treedef.unflatten(moves), ProxState(state.steps + 1, tuple(new))
+        after = ProxState(steps=state.steps + 1, duals=tuple(new))
+        return treedef.unflatten(moves), after
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -5,7 +5,6 @@ descent, from a point and a Euclidean gradient to the next point, on stacks of m
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,9 +12,8 @@ import jax.numpy as jnp
 import optax
 
 import cdopt_jax as cdx
+from benchmarks.shared.algebra import product
 from benchmarks.shared.methods.leaves import on_constrained
-
-_mm = partial(jnp.matmul, precision="highest")
 
 
 def qr(x: jax.Array) -> jax.Array:
@@ -28,14 +26,14 @@ def qr(x: jax.Array) -> jax.Array:
 def polar_svd(x: jax.Array) -> jax.Array:
     """The nearest orthonormal matrix, UVᵀ of the singular value decomposition."""
     u, _, vt = jnp.linalg.svd(x, full_matrices=False)
-    return _mm(u, vt)
+    return product(u, vt)
 
 
 def polar_gram(x: jax.Array) -> jax.Array:
     """The nearest orthonormal matrix, as X(XᵀX)^(−1/2) by eigenvalues of p×p."""
-    values, vectors = jnp.linalg.eigh(_mm(x.mT, x))
+    values, vectors = jnp.linalg.eigh(product(x.mT, x))
     scaled = vectors / jnp.sqrt(values)[..., None, :]
-    return _mm(x, _mm(scaled, vectors.mT))
+    return product(x, product(scaled, vectors.mT))
 
 
 def descent(retract: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array]:
@@ -66,19 +64,19 @@ def cayley(x: jax.Array, g: jax.Array, rate: float) -> jax.Array:
 
 
 def _cayley_low_rank(x, g, rate):
-    m, k, s = _mm(x.mT, x), _mm(x.mT, g), _mm(g.mT, g)
+    m, k, s = product(x.mT, x), product(x.mT, g), product(g.mT, g)
     core = jnp.block([[k, m], [-s, -k.mT]]) * (rate / 2)
     right = jnp.concatenate([m, -k.mT], axis=-2)
     solved = jnp.linalg.solve(core + jnp.eye(core.shape[-1], dtype=x.dtype), right)
     a, b = jnp.split(solved, 2, axis=-2)
-    return x - rate * (_mm(g, a) + _mm(x, b))
+    return x - rate * (product(g, a) + product(x, b))
 
 
 def _cayley_full(x, g, rate):
-    half = _mm(g, x.mT) * (rate / 2)
+    half = product(g, x.mT) * (rate / 2)
     half = half - half.mT
     eye = jnp.eye(x.shape[-2], dtype=x.dtype)
-    return jnp.linalg.solve(eye + half, x - _mm(half, x))
+    return jnp.linalg.solve(eye + half, x - product(half, x))
 
 
 def retracted(

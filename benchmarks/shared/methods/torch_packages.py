@@ -13,7 +13,6 @@ import numpy as np
 
 from benchmarks.shared.timing import interleaved
 
-PACKAGES = ("torch", "geoopt", "geotorch", "pogo-torch")
 # geotorch takes the exponential of an n×n matrix: beyond this it runs for minutes.
 GEOTORCH_ROWS = 1024
 
@@ -50,7 +49,7 @@ def geoopt(x: np.ndarray, rate: float) -> Rival:
         point.grad = g
         optimiser.step()
 
-    return Rival(step, point.detach)
+    return Rival(step=step, point=point.detach)
 
 
 def geotorch(x: np.ndarray, rate: float) -> Rival:
@@ -67,7 +66,7 @@ def geotorch(x: np.ndarray, rate: float) -> Rival:
         module.weight.backward(g)
         optimiser.step()
 
-    return Rival(step, lambda: module.weight.detach())
+    return Rival(step=step, point=lambda: module.weight.detach())
 
 
 def pogo(x: np.ndarray, rate: float) -> Rival:
@@ -82,7 +81,7 @@ def pogo(x: np.ndarray, rate: float) -> Rival:
         point.grad = g.reshape(stack)
         optimiser.step()
 
-    return Rival(step, lambda: point.detach().reshape(x.shape))
+    return Rival(step=step, point=lambda: point.detach().reshape(x.shape))
 
 
 def floor(x: Any, g: Any) -> Any:

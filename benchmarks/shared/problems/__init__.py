@@ -1,8 +1,8 @@
 """Problems with orthonormal unknowns, each a function from a seed.
 
-`PROBLEMS` are whole parameters in float32, with a loss that may draw a batch. `SUITE`
-and `REAL` are for comparing optimisers on one unknown, in float64, with the regularizer
-apart; those of `REAL` need files, or a package, that do not come with scikit-learn.
+`TRAINING` is for optimisers, at sizes at which thousands of steps are quick, networks
+included. `SUITE` and `REAL` are for solvers; those of `REAL` need files, or a package,
+that do not come with scikit-learn.
 """
 
 from collections.abc import Callable
@@ -13,28 +13,27 @@ from benchmarks.shared.problems import (
     compressed_modes,
     dictionary,
     generalized,
-    linear_algebra,
     networks,
-    nonsmooth,
     packing,
     smooth,
     sparse_pca,
     subspace,
 )
-from benchmarks.shared.problems.signature import Instance as Instance, Problem as Problem
+from benchmarks.shared.problems.signature import Problem as Problem
 
-PROBLEMS: dict[str, Callable[[int], Problem]] = {
-    "pca": linear_algebra.pca,
-    "procrustes": linear_algebra.procrustes,
-    "quadratic assignment": linear_algebra.quadratic_assignment,
-    "sparse pca": nonsmooth.sparse_pca,
-    "subspace recovery": nonsmooth.subspace_recovery,
-    "dictionary learning": nonsmooth.dictionary_learning,
+TRAINING: dict[str, Callable[[int], Problem]] = {
+    "pca": partial(smooth.pca, n=200, p=8),
+    "procrustes": partial(smooth.procrustes, n=60),
+    "quadratic assignment": smooth.quadratic_assignment,
+    "sparse pca": partial(sparse_pca.sparse_pca, n=100, mu=0.4),
+    "subspace": partial(subspace.subspace_l2, outliers=0.6, batch=None),
+    "dictionary": partial(dictionary.dictionary, n=20, count=2000, batch=None),
     "digits network": networks.digits_network,
     "copy task": networks.copy_task,
 }
+"""From a seed to a problem for optimisers."""
 
-SUITE: dict[str, Callable[..., Instance]] = {
+SUITE: dict[str, Callable[..., Problem]] = {
     "sparse pca": sparse_pca.sparse_pca,
     "sparse pca, 100x1": partial(sparse_pca.sparse_pca, n=100, r=1),
     "sparse pca, 1000x2": partial(sparse_pca.sparse_pca, n=1000, r=2),
@@ -57,9 +56,9 @@ SUITE: dict[str, Callable[..., Instance]] = {
     "lda digits": generalized.lda_digits,
     "lda digits, callable": partial(generalized.lda_digits, metric="callable"),
 }
-"""From a seed, and sizes if others are wanted, to a problem of the suite."""
+"""From a seed, and sizes if others are wanted, to a problem for solvers."""
 
-REAL: dict[str, Callable[[Path, int], Instance]] = {
+REAL: dict[str, Callable[[Path, int], Problem]] = {
     "pitprops": sparse_pca.pitprops,
     "golub": sparse_pca.golub,
     "faces": subspace.faces,

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from cdopt_jax import prox
 
 
 def compressed_modes(
     seed: int, n: int = 128, r: int = 5, mu: float = 0.1, length: float = 50.0
-) -> Instance:
+) -> Problem:
     """tr(XᵀHX) + μ‖X‖₁ with H = −½∂² on a circle, by central differences.
 
     The free electrons of Ozoliņš, Lai, Caflisch and Osher, "Compressed modes for
@@ -35,4 +35,4 @@ def compressed_modes(
         return jnp.sum(((jnp.roll(x, -1, axis=0) - x) / spacing) ** 2) / 2
 
     start = cdx.stiefel.random(jax.random.key(seed), (n, r), float)
-    return Instance(f, start, regularizer=prox.l1(mu))
+    return Problem(f=f, start=start, regularizer=prox.l1(mu))

@@ -7,7 +7,7 @@ import numpy as np
 import cdopt_jax as cdx
 from benchmarks.shared.problems import distances
 from benchmarks.shared.problems.draws import sparse_combinations
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 
 
 def dictionary(
@@ -15,8 +15,8 @@ def dictionary(
     n: int = 30,
     filled: float = 0.3,
     count: int | None = None,
-    batch: int = 100,
-) -> Instance:
+    batch: int | None = 100,
+) -> Problem:
     """(1/m)‖YᵀX‖₁ over all orthogonal X, for Y of sparse combinations of a planted one.
 
     The codes are Bernoulli-Gaussian and there are 10·n^1.5 samples, as in Li et al.,
@@ -30,7 +30,8 @@ def dictionary(
         n: The order of the dictionary.
         filled: The share of codes that are not zero.
         count: The number m of samples; None for 10·n^1.5.
-        batch: The number of samples of which ``sampled`` takes the mean.
+        batch: The number of samples of which ``sampled`` takes the mean; None for no
+            sampling.
 
     Returns:
         The problem; ``error`` is the distance up to signs and order of the columns.
@@ -43,14 +44,14 @@ def dictionary(
         return jnp.sum(jnp.abs(y @ x)) / count
 
     def sampled(x, key):
-        rows = jax.random.randint(key, (batch,), 0, count)
-        return jnp.sum(jnp.abs(y[rows] @ x)) / batch
+        rows = jax.random.randint(key, (batch or count,), 0, count)
+        return jnp.sum(jnp.abs(y[rows] @ x)) / len(rows)
 
-    return Instance(
-        f,
-        cdx.stiefel.random(jax.random.key(seed), (n, n), float),
+    return Problem(
+        f=f,
+        start=cdx.stiefel.random(jax.random.key(seed), (n, n), float),
         smooth=False,
         best=float(np.abs(samples.T @ planted).sum() / count),
         error=distances.up_to_signs_and_order(planted),
-        sampled=sampled,
+        sampled=None if batch is None else sampled,
     )

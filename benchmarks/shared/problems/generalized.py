@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 import cdopt_jax as cdx
 from benchmarks.shared.problems import real_data
 from benchmarks.shared.problems.draws import orthogonal
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 
 Form = Literal["dense", "callable"]
 
@@ -54,7 +54,7 @@ def _pencil(
     metric: Form,
     sampled: Callable[[jax.Array, jax.Array], jax.Array],
     sampled_metric: Callable[[jax.Array], jax.Array],
-) -> Instance:
+) -> Problem:
     """The problem of A and the B of a product."""
     if metric not in ("dense", "callable"):
         raise ValueError(f'metric must be "dense" or "callable"; it is {metric!r}')
@@ -70,10 +70,10 @@ def _pencil(
     def f(x):
         return -jnp.sum(x * (matrix @ x)) / 2
 
-    return Instance(
-        f,
-        cdx.stiefel.random(jax.random.key(seed), (n, p), float, B=b),
-        cdx.Stiefel(B=b),
+    return Problem(
+        f=f,
+        start=cdx.stiefel.random(jax.random.key(seed), (n, p), float, B=b),
+        mask=cdx.Stiefel(B=b),
         best=-float(leading.sum()) / 2,
         sampled=sampled,
         sampled_metric=sampled_metric,
@@ -99,7 +99,7 @@ def generalized_eigenvalues(
     count: int = 1000,
     batch: int = 50,
     metric: Form = "dense",
-) -> Instance:
+) -> Problem:
     """The directions in which one sample varies most against another.
 
     Args:
@@ -175,7 +175,7 @@ def cca_digits(
     ridge: float = 1e-2,
     batch: int = 100,
     metric: Form = "dense",
-) -> Instance:
+) -> Problem:
     """Canonical correlations of the left and the right half of handwritten digits.
 
     The 1,797 images of scikit-learn, grey values in [0, 1], centred. The unknown has
@@ -204,7 +204,7 @@ def nutrimouse(
     ridge: float = 0.1,
     batch: int = 10,
     metric: Form = "dense",
-) -> Instance:
+) -> Problem:
     """Canonical correlations of 120 genes and 21 fatty acids of 40 mice.
 
     Columns are standardised. There are fewer mice than genes, so that without the
@@ -233,7 +233,7 @@ def lda_digits(
     ridge: float = 1e-2,
     batch: int = 100,
     metric: Form = "dense",
-) -> Instance:
+) -> Problem:
     """Linear discriminants of handwritten digits: B within classes, A between them.
 
     Args:

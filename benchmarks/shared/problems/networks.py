@@ -33,7 +33,7 @@ def digits_network(seed: int, batch: int = 128) -> Problem:
         return value(params, whole[rows], everything[rows])
 
     start = cdx.project(params, CNN_MASK)
-    return Problem(loss, value, start, CNN_MASK)
+    return Problem(f=value, start=start, mask=CNN_MASK, sampled=loss)
 
 
 class _Recurrent(nn.Module):
@@ -82,5 +82,9 @@ def copy_task(seed: int, delay: int = 20, length: int = 5, batch: int = 64) -> P
         return evaluate(params, *draw(key, batch))
 
     params = model.init(jax.random.key(seed), held[0][:1])["params"]
-    mask = cdx.where("transition")
-    return Problem(loss, lambda p: evaluate(p, *held), params, mask)
+    return Problem(
+        f=lambda params: evaluate(params, *held),
+        start=params,
+        mask=cdx.where("transition"),
+        sampled=loss,
+    )

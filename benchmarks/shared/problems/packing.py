@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 
 
 def _least(m, d):
@@ -23,7 +23,7 @@ def _least(m, d):
     return None
 
 
-def packing(seed: int, m: int = 12, d: int = 3) -> Instance:
+def packing(seed: int, m: int = 12, d: int = 3) -> Problem:
     """The largest ⟨xᵢ, xⱼ⟩, i < j, of m unit vectors: min of a max.
 
     The unknown is a stack of shape (m, d, 1), one matrix of a single column for each
@@ -43,10 +43,10 @@ def packing(seed: int, m: int = 12, d: int = 3) -> Instance:
         points = x[..., 0]
         return jnp.max((points @ points.T)[first, second])
 
-    return Instance(
-        f,
-        cdx.stiefel.random(jax.random.key(seed), (m, d, 1), float),
-        cdx.Stiefel(rows=-2, columns=-1),
+    return Problem(
+        f=f,
+        start=cdx.stiefel.random(jax.random.key(seed), (m, d, 1), float),
+        mask=cdx.Stiefel(rows=-2, columns=-1),
         smooth=False,
         best=_least(m, d),
     )

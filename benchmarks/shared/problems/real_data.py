@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.shared.data.cifar import DataError as DataError
+from benchmarks.shared.data import DataError
 
 KEYS = {
     "pitprops": ("corr", "names", "n_obs"),

@@ -1,4 +1,4 @@
-"""Smooth problems: joint diagonalisation, Procrustes, principal components."""
+"""Smooth problems, most with a least value that a decomposition gives."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from benchmarks.shared.problems.draws import (
     orthogonal,
     turned_clouds,
 )
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 
 
 def _start(seed, n, p):
@@ -21,7 +21,7 @@ def _start(seed, n, p):
 
 def joint_diagonalisation(
     seed: int, n: int = 60, count: int = 20, noise: float = 0.01
-) -> Instance:
+) -> Problem:
     """−Σₖ‖diag(XᵀCₖX)‖² for matrices with the same eigenvectors, but for noise.
 
     Args:
@@ -47,15 +47,15 @@ def joint_diagonalisation(
     def f(x):
         return -jnp.sum(jnp.sum(x * (matrices @ x), axis=-2) ** 2)
 
-    return Instance(
-        f,
-        _start(seed, n, n),
+    return Problem(
+        f=f,
+        start=_start(seed, n, n),
         best=None if noise else -float(np.sum(spectra**2)),
         error=distances.up_to_signs_and_order(planted),
     )
 
 
-def procrustes(seed: int, n: int = 150) -> Instance:
+def procrustes(seed: int, n: int = 150) -> Problem:
     """‖AX − B‖²/2 over all orthogonal X, from a start on the side of the solution."""
     a, b, solution = turned_clouds(seed, n)
     start = on_the_side_of(solution, np.asarray(_start(seed, n, n)))
@@ -65,10 +65,10 @@ def procrustes(seed: int, n: int = 150) -> Instance:
         return jnp.sum((points @ x - targets) ** 2) / 2
 
     best = float(np.sum((a @ solution - b) ** 2) / 2)
-    return Instance(f, jnp.asarray(start), best=best)
+    return Problem(f=f, start=jnp.asarray(start), best=best)
 
 
-def pca(seed: int, n: int = 1000, p: int = 10, condition: float = 1e3) -> Instance:
+def pca(seed: int, n: int = 1000, p: int = 10, condition: float = 1e3) -> Problem:
     """−tr(XᵀMX)/2 for M with geometrically falling eigenvalues.
 
     ``error`` is the sine of the largest angle from the leading eigenvectors.
@@ -79,9 +79,67 @@ def pca(seed: int, n: int = 1000, p: int = 10, condition: float = 1e3) -> Instan
     def f(x):
         return -jnp.sum(x * (m @ x)) / 2
 
-    return Instance(
-        f,
-        _start(seed, n, p),
+    return Problem(
+        f=f,
+        start=_start(seed, n, p),
         best=-float(spectrum[:p].sum()) / 2,
         error=distances.from_subspace(vectors[:, p:]),
     )
+
+
+def unbalanced_procrustes(
+    seed: int, n: int = 200, p: int = 40, condition: float = 10.0
+) -> Problem:
+    """‖AX − B‖²/2 over n×p, with B = AX* + R.
+
+    A is 2n×n, and its singular values fall geometrically from one. The columns of R
+    are orthogonal to those of A, so that X* is optimal and ‖R‖²/2 is the least value.
+    """
+    rng = np.random.default_rng(seed)
+    basis = orthogonal(rng, 2 * n)
+    a = (basis[:, :n] * np.geomspace(1, 1 / condition, n)) @ orthogonal(rng, n).T
+    rest = 0.1 * basis[:, n:] @ rng.normal(size=(n, p)) / n**0.5
+    b = a @ orthogonal(rng, n)[:, :p] + rest
+    points, targets = jnp.asarray(a), jnp.asarray(b)
+
+    def f(x):
+        return jnp.sum((points @ x - targets) ** 2) / 2
+
+    return Problem(f=f, start=_start(seed, n, p), best=float(np.sum(rest**2) / 2))
+
+
+def brockett(seed: int, n: int = 200, p: int = 20) -> Problem:
+    """Brockett's function −tr(XᵀMXN)/2 with N = diag(p, …, 1)/p.
+
+    M has p eigenvalues evenly spaced from 1 to 0.3, and the others from 0.1 to 0. The
+    minimisers are the leading eigenvectors in order. Saddle points are their other
+    choices and orders, and there are no other local minima.
+    """
+    q = orthogonal(np.random.default_rng(seed), n)
+    spectrum = np.concatenate([np.linspace(1, 0.3, p), np.linspace(0.1, 0, n - p)])
+    weights = np.arange(p, 0, -1) / p
+    m, w = jnp.asarray((q * spectrum) @ q.T), jnp.asarray(weights)
+
+    def f(x):
+        return -jnp.sum(x * (m @ x) * w) / 2
+
+    best = -float(spectrum[:p] @ weights) / 2
+    return Problem(f=f, start=_start(seed, n, p), best=best)
+
+
+def quadratic_assignment(seed: int, n: int = 30) -> Problem:
+    """The orthogonal relaxation of matching two graphs: −tr(AXBXᵀ)/2."""
+    rng = np.random.default_rng(seed)
+
+    def graph():
+        m = rng.normal(size=(n, n))
+        return (m + m.T) / (2 * n) ** 0.5
+
+    a, b = graph(), graph()
+    left, right = jnp.asarray(a), jnp.asarray(b)
+
+    def f(x):
+        return -jnp.sum((left @ x) * (x @ right)) / 2
+
+    best = -float(np.linalg.eigvalsh(a) @ np.linalg.eigvalsh(b)) / 2
+    return Problem(f=f, start=_start(seed, n, n), best=best)

@@ -13,7 +13,7 @@ import numpy as np
 
 import cdopt_jax as cdx
 from benchmarks.shared.problems import real_data
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from cdopt_jax import prox
 
 
@@ -32,7 +32,8 @@ def _explained(seed, a, r, regularizer):
     def f(x):
         return -jnp.sum((samples @ x) ** 2)
 
-    return Instance(f, _start(seed, a.shape[1], r), regularizer=regularizer)
+    start = _start(seed, a.shape[1], r)
+    return Problem(f=f, start=start, regularizer=regularizer)
 
 
 def _gaussian(seed, m, n):
@@ -41,16 +42,16 @@ def _gaussian(seed, m, n):
 
 def sparse_pca(
     seed: int, n: int = 500, r: int = 5, mu: float = 0.8, m: int = 50
-) -> Instance:
+) -> Problem:
     """−tr(XᵀAᵀAX) + μ‖X‖₁ for m Gaussian samples of n variables."""
-    instance = _explained(seed, _gaussian(seed, m, n), r, prox.l1(mu))
+    problem = _explained(seed, _gaussian(seed, m, n), r, prox.l1(mu))
     # Of a single component there are no other bases to start from.
-    return instance._replace(starts=12 if r > 1 else 1)
+    return problem._replace(starts=12 if r > 1 else 1)
 
 
 def group_sparse_pca(
     seed: int, n: int = 500, r: int = 5, mu: float = 1.5, m: int = 50
-) -> Instance:
+) -> Problem:
     """−tr(XᵀAᵀAX) + μΣ‖row of X‖: a variable is in all components or in none.
 
     A row has r entries, hence the larger weight: with that of `sparse_pca` hardly a
@@ -59,7 +60,7 @@ def group_sparse_pca(
     return _explained(seed, _gaussian(seed, m, n), r, prox.l21(mu, axis=-1))
 
 
-def pitprops(directory: Path, seed: int, r: int = 6, mu: float = 0.5) -> Instance:
+def pitprops(directory: Path, seed: int, r: int = 6, mu: float = 0.5) -> Problem:
     """−tr(XᵀCX) + μ‖X‖₁ for the correlations C of 13 measures of 180 pit props.
 
     Jeffers, "Two case studies in the application of principal component analysis",
@@ -71,10 +72,10 @@ def pitprops(directory: Path, seed: int, r: int = 6, mu: float = 0.5) -> Instanc
         return -jnp.sum(x * (correlations @ x))
 
     start = _start(seed, len(correlations), r)
-    return Instance(f, start, regularizer=prox.l1(mu), starts=12)
+    return Problem(f=f, start=start, regularizer=prox.l1(mu), starts=12)
 
 
-def golub(directory: Path, seed: int, r: int = 5, mu: float = 5.0) -> Instance:
+def golub(directory: Path, seed: int, r: int = 5, mu: float = 5.0) -> Problem:
     """−tr(XᵀAᵀAX) + μ‖X‖₁ for 3,051 genes of 38 patients with leukaemia.
 
     Golub et al., "Molecular classification of cancer", 1999. The columns are centred

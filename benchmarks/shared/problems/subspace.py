@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.shared.problems import distances, real_data
 from benchmarks.shared.problems.draws import points_near_a_subspace
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 
 
 def _lengths(y):
@@ -38,10 +38,16 @@ def _pursuit(points, p, size, batch, **more):
         return jnp.mean(size(y @ x))
 
     def sampled(x, key):
-        rows = jax.random.randint(key, (batch,), 0, len(y))
+        rows = jax.random.randint(key, (batch or len(y),), 0, len(y))
         return jnp.mean(size(y[rows] @ x))
 
-    return Instance(f, start, smooth=False, sampled=sampled, **more)
+    return Problem(
+        f=f,
+        start=start,
+        smooth=False,
+        sampled=None if batch is None else sampled,
+        **more,
+    )
 
 
 def _planted(seed, n, p, outliers, count):
@@ -55,8 +61,8 @@ def subspace_l2(
     p: int = 5,
     outliers: float = 0.7,
     count: int = 1500,
-    batch: int = 100,
-) -> Instance:
+    batch: int | None = 100,
+) -> Problem:
     """(1/N)Σ‖Xᵀyᵢ‖ for unit vectors yᵢ, of which a share are outliers.
 
     The value depends on the span of X only. The planted complement is the minimiser
@@ -69,7 +75,8 @@ def subspace_l2(
         p: The dimension of the complement.
         outliers: The share of outliers.
         count: The number N of points.
-        batch: The number of points of which ``sampled`` takes the mean.
+        batch: The number of points of which ``sampled`` takes the mean; None for no
+            sampling.
 
     Returns:
         The problem; ``error`` is the sine of the largest angle between span(X) and the
@@ -88,7 +95,7 @@ def subspace_l1(
     outliers: float = 0.7,
     count: int = 1500,
     batch: int = 100,
-) -> Instance:
+) -> Problem:
     """(1/N)‖YᵀX‖₁, the same problem with entries in place of lengths.
 
     Inliers vanish on every basis of the planted complement, but the outliers' part is
@@ -108,7 +115,7 @@ def faces(
     dimension: int = 9,
     outliers: float = 0.5,
     batch: int = 32,
-) -> Instance:
+) -> Problem:
     """(1/N)Σ‖Xᵀyᵢ‖ for images of one person among those of others (cropped Yale B).
 
     The images of one face under all lights are near a subspace of nine dimensions

@@ -8,7 +8,7 @@ from jax import lax
 
 from benchmarks.shared.methods.proximal import solve_tangential
 from benchmarks.shared.methods.retraction import polar_gram
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
     is_finite,
@@ -48,12 +48,12 @@ class ManPGState(NamedTuple):
     size: jax.Array
 
 
-def lipschitz(instance: Instance, x: jax.Array) -> jax.Array:
+def lipschitz(problem: Problem, x: jax.Array) -> jax.Array:
     """The largest absolute eigenvalue of the Hessian of f at a point.
 
     By power iteration. Where f has no curvature, a small share of its slope instead.
     """
-    slope, hessian = jax.linearize(jax.grad(instance.f), x)
+    slope, hessian = jax.linearize(jax.grad(problem.f), x)
 
     def power(_, carry):
         v, _ = carry
@@ -85,20 +85,20 @@ def manpg(*, adaptive: bool = False) -> Solver:
         and 2, and the authors' code.
     """
 
-    def init(instance: Instance) -> ManPGState:
-        x = instance.start
-        rate = 1 / lipschitz(instance, x)
+    def init(problem: Problem) -> ManPGState:
+        x = problem.start
+        rate = 1 / lipschitz(problem, x)
         dual = jnp.zeros((x.shape[1], x.shape[1]), x.dtype)
         one = jnp.ones([], x.dtype)
-        return ManPGState(x, instance.value(x), dual, rate, rate, one)
+        return ManPGState(x, problem.value(x), dual, rate, rate, one)
 
-    def step(instance: Instance, state: ManPGState) -> ManPGState:
+    def step(problem: Problem, state: ManPGState) -> ManPGState:
         x, value, dual, rate, least, size = state
         solved = solve_tangential(
             x,
-            rate * jax.grad(instance.f)(x),
-            lambda z: rate * regularizer_value(instance, z),
-            lambda z: proximal(instance, z, rate),
+            rate * jax.grad(problem.f)(x),
+            lambda z: rate * regularizer_value(problem, z),
+            lambda z: proximal(problem, z, rate),
             dual,
             tolerance=jnp.clip(SHARE * size**2, TIGHTEST, LOOSEST),
         )
@@ -109,7 +109,7 @@ def manpg(*, adaptive: bool = False) -> Solver:
         def trial(tried):
             share = tried[0] / 2
             moved = polar_gram(x + share * v)
-            return share, moved, instance.value(moved)
+            return share, moved, problem.value(moved)
 
         def enough(tried):
             share, _, new = tried
@@ -131,7 +131,7 @@ def manpg(*, adaptive: bool = False) -> Solver:
         dual = solved.dual * (following / rate)
         return ManPGState(x, value, dual, following, least, norm(v))
 
-    def applies(instance: Instance) -> bool:
-        return instance.smooth and is_stiefel(instance) and is_finite(instance)
+    def applies(problem: Problem) -> bool:
+        return problem.smooth and is_stiefel(problem) and is_finite(problem)
 
     return Solver(init, step, lambda state: state.x, applies)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.driving import Judge, Stop, Trace, judge
 from benchmarks.solvers.rivals.signature import (
     is_finite,
@@ -35,13 +35,13 @@ class Package(NamedTuple):
     """A solver of a package.
 
     Attributes:
-        run: Like `driving.run`, from an instance and its keywords to a trace.
-        applies: Whether an instance is one that the solver is made for.
+        run: Like `driving.run`, from an problem and its keywords to a trace.
+        applies: Whether an problem is one that the solver is made for.
         name: The name of the distribution.
     """
 
     run: Callable[..., Trace]
-    applies: Callable[[Instance], bool]
+    applies: Callable[[Problem], bool]
     name: str
 
     def installed(self) -> bool:
@@ -94,7 +94,7 @@ class _Recorder:
 
 
 def pymanopt_trust_regions(
-    instance: Instance,
+    problem: Problem,
     *,
     steps: int,
     every: int = 1,
@@ -110,7 +110,7 @@ def pymanopt_trust_regions(
     are not counted, but they are timed.
 
     Args:
-        instance: What is to be solved.
+        problem: What is to be solved.
         steps: How many steps may be taken.
         every: How many lie between two records.
         seconds: How long it may run.
@@ -124,15 +124,15 @@ def pymanopt_trust_regions(
     manifolds = importlib.import_module("pymanopt.manifolds")
     optimizers = importlib.import_module("pymanopt.optimizers")
 
-    start, back = jnp.asarray(instance.start), lambda y: y
-    B = metric(instance)
+    start, back = jnp.asarray(problem.start), lambda y: y
+    B = metric(problem)
     if B is not None:
         lower = jnp.linalg.cholesky(jnp.asarray(B, start.dtype))
         inverse = jnp.linalg.inv(lower).T
         start, back = lower.T @ start, lambda y: inverse @ y
 
     def f(y):
-        return instance.f(back(y))
+        return problem.f(back(y))
 
     def hessian(y, v):
         return jax.jvp(jax.grad(f), (y,), (v,))[1]
@@ -141,7 +141,7 @@ def pymanopt_trust_regions(
         (f, start), (jax.grad(f), start), (hessian, start, start)
     )
     value, slope, turn = programs
-    record_of = _warm(instance, back(start))
+    record_of = _warm(problem, back(start))
     recorder = _Recorder(
         lambda step, spent, y: record_of(step, spent, back(y)),
         steps=steps,
@@ -170,7 +170,7 @@ def pymanopt_trust_regions(
     def product(y, v):
         return np.asarray(turn(y, v))
 
-    problem = pymanopt.Problem(
+    posed = pymanopt.Problem(
         manifold, cost, euclidean_gradient=gradient, euclidean_hessian=product
     )
     solver = optimizers.TrustRegions(
@@ -182,13 +182,13 @@ def pymanopt_trust_regions(
     )
 
     def solve():
-        return solver.run(problem, initial_point=np.asarray(start))
+        return solver.run(posed, initial_point=np.asarray(start))
 
     return _trace(solve, recorder, back, compiling)
 
 
 def pystop_slpg(
-    instance: Instance,
+    problem: Problem,
     *,
     steps: int,
     every: int = 1,
@@ -196,10 +196,10 @@ def pystop_slpg(
     stop: Stop | None = None,
     gtol: float = 1e-9,
 ) -> Trace:
-    """The authors' SLPG: of its three variants the one that the instance is made for.
+    """The authors' SLPG: of its three variants the one that the problem is made for.
 
     Args:
-        instance: What is to be solved.
+        problem: What is to be solved.
         steps: How many steps may be taken.
         every: How many lie between two records.
         seconds: How long it may run.
@@ -208,22 +208,22 @@ def pystop_slpg(
     """
     solvers = importlib.import_module("pystop.solver")
     manifolds = importlib.import_module("pystop.manifold")
-    start = jnp.asarray(instance.start)
+    start = jnp.asarray(problem.start)
     chosen, more, wanted = solvers.SLPG_smooth, {}, []
-    if instance.regularizer is not None:
-        weights = row_weights(instance)
+    if problem.regularizer is not None:
+        weights = row_weights(problem)
         if weights is not None and np.allclose(weights, weights[0]):
             chosen, more = solvers.SLPG_l21, {"gamma": float(weights.mean())}
         else:
             chosen = solvers.SLPG
-            wanted = [(instance.regularizer.prox, start, jnp.asarray(1.0))]
-    value_and_slope = jax.value_and_grad(instance.f)
+            wanted = [(problem.regularizer.prox, start, jnp.asarray(1.0))]
+    value_and_slope = jax.value_and_grad(problem.f)
     programs, compiling = _compile((value_and_slope, start), *wanted)
     if wanted:
         program = programs[1]
         more = {"prox": lambda x, eta: np.asarray(program(x, jnp.asarray(float(eta))))}
     recorder = _Recorder(
-        _warm(instance, start), steps=steps, every=every, seconds=seconds, stop=stop
+        _warm(problem, start), steps=steps, every=every, seconds=seconds, stop=stop
     )
 
     def objective(x):
@@ -255,9 +255,9 @@ def _compile(*wanted):
     return programs, time.perf_counter() - began
 
 
-def _warm(instance, x):
+def _warm(problem, x):
     """A judge that has been compiled."""
-    record_of = judge(instance)
+    record_of = judge(problem)
     record_of(0, 0.0, x)
     return record_of
 
@@ -270,23 +270,23 @@ def _trace(solve, recorder, back, compiling):
     return Trace(x, recorder.projected, recorder.records, compiling)
 
 
-def _for_trust_regions(instance: Instance) -> bool:
-    smooth = instance.smooth and instance.regularizer is None
-    return smooth and is_matrix(instance) and not callable(metric(instance))
+def _for_trust_regions(problem: Problem) -> bool:
+    smooth = problem.smooth and problem.regularizer is None
+    return smooth and is_matrix(problem) and not callable(metric(problem))
 
 
-def _for_subspaces(instance: Instance) -> bool:
+def _for_subspaces(problem: Problem) -> bool:
     """Whether f depends on the span of X alone, tried with one rotation."""
-    if not _for_trust_regions(instance):
+    if not _for_trust_regions(problem):
         return False
-    x = jnp.asarray(instance.start)
+    x = jnp.asarray(problem.start)
     p = x.shape[1]
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((p, p)))[0]
-    return bool(jnp.isclose(instance.f(x), instance.f(x @ turn), rtol=1e-9))
+    return bool(jnp.isclose(problem.f(x), problem.f(x @ turn), rtol=1e-9))
 
 
-def _for_slpg(instance: Instance) -> bool:
-    return instance.smooth and is_stiefel(instance) and is_finite(instance)
+def _for_slpg(problem: Problem) -> bool:
+    return problem.smooth and is_stiefel(problem) and is_finite(problem)
 
 
 PACKAGES: dict[str, Package] = {

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
     inner,
@@ -62,27 +62,27 @@ def pencpg(*, beta: float | None = None, radius: float = 1.1) -> Solver:
         Stiefel manifold", SIAM Journal on Optimization, 2021.
     """
 
-    def direction(instance: Instance, x, beta):
-        g = jax.grad(instance.f)(x)
-        pulled = g + jax.grad(_regularizer(instance).value)(x)
+    def direction(problem: Problem, x, beta):
+        g = jax.grad(problem.f)(x)
+        pulled = g + jax.grad(_regularizer(problem).value)(x)
         multiplier = symmetric(product(x.T, pulled))
         turned = beta * cdx.stiefel.residual(x) - multiplier
         return g + product(x, turned)
 
-    def init(instance: Instance) -> PenCPGState:
-        x = instance.start
-        size = norm(jax.grad(instance.f)(x))
+    def init(problem: Problem) -> PenCPGState:
+        x = problem.start
+        size = norm(jax.grad(problem.f)(x))
         weight = 0.1 * size if beta is None else jnp.asarray(beta, x.dtype)
-        d = direction(instance, x, weight)
+        d = direction(problem, x, weight)
         rate = SHARE / (size + norm(d))
         return PenCPGState(x, d, jnp.zeros([], jnp.int32), weight, rate)
 
-    def step(instance: Instance, state: PenCPGState) -> PenCPGState:
+    def step(problem: Problem, state: PenCPGState) -> PenCPGState:
         x, old, k, weight, rate = state
-        new = proximal(instance, x - rate * old, rate)
+        new = proximal(problem, x - rate * old, rate)
         longest = radius * jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))
         new = new * jnp.minimum(1, longest / norm(new))
-        d = direction(instance, new, weight)
+        d = direction(problem, new, weight)
         s, y = new - x, d - old
         long = quotient(inner(s, s), inner(s, y), rate)
         short = quotient(inner(s, y), inner(y, y), rate)
@@ -90,14 +90,14 @@ def pencpg(*, beta: float | None = None, radius: float = 1.1) -> Solver:
         following = jnp.where(k + 1 < FIRST, rate, following)
         return PenCPGState(new, d, k + 1, weight, following)
 
-    def applies(instance: Instance) -> bool:
-        made_for = instance.smooth and is_stiefel(instance)
-        return made_for and row_weights(instance) is not None
+    def applies(problem: Problem) -> bool:
+        made_for = problem.smooth and is_stiefel(problem)
+        return made_for and row_weights(problem) is not None
 
     return Solver(init, step, lambda state: state.x, applies)
 
 
-def _regularizer(instance):
-    if instance.regularizer is None:
+def _regularizer(problem):
+    if problem.regularizer is None:
         raise ValueError("pencpg: needs a regularizer, a sum of norms of rows.")
-    return instance.regularizer
+    return problem.regularizer

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jax import lax
 
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
     inner,
@@ -82,13 +82,13 @@ def riemannian_gradient() -> Solver:
         Journal of Numerical Analysis, 2018.
     """
 
-    def init(instance: Instance) -> GradientState:
-        x, B = instance.start, metric(instance)
+    def init(problem: Problem) -> GradientState:
+        x, B = problem.start, metric(problem)
         factor = None
         if B is not None and not callable(B):
             factor = jsl.cholesky(jnp.asarray(B, x.dtype), lower=True)
         bx = _apply(B, x)
-        value, g = jax.value_and_grad(instance.f)(x)
+        value, g = jax.value_and_grad(problem.f)(x)
         gradient = _gradient(B, factor, x, bx, g)
         one = jnp.ones([], x.dtype)
         return GradientState(
@@ -104,8 +104,8 @@ def riemannian_gradient() -> Solver:
             factor,
         )
 
-    def step(instance: Instance, state: GradientState) -> GradientState:
-        x, gradient, B = state.x, state.gradient, metric(instance)
+    def step(problem: Problem, state: GradientState) -> GradientState:
+        x, gradient, B = state.x, state.gradient, metric(problem)
         slope = inner(gradient.d, gradient.lowered)
         slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(state.reference)
         width = jnp.sqrt(jnp.asarray(x.shape[1], x.dtype))
@@ -117,7 +117,7 @@ def riemannian_gradient() -> Solver:
             rate = SHRINK * rate
             moved, lowered = _orthonormal(B, x - rate * gradient.d)
             # With its gradient: the first trial is the last in most steps.
-            value, g = jax.value_and_grad(instance.f)(moved)
+            value, g = jax.value_and_grad(problem.f)(moved)
             return i + 1, rate, moved, lowered, value, g
 
         def continues(carry):
@@ -152,8 +152,8 @@ def riemannian_gradient() -> Solver:
             state.factor,
         )
 
-    def applies(instance: Instance) -> bool:
-        return instance.smooth and instance.regularizer is None and is_matrix(instance)
+    def applies(problem: Problem) -> bool:
+        return problem.smooth and problem.regularizer is None and is_matrix(problem)
 
     return Solver(init, step, lambda state: state.x, applies)
 

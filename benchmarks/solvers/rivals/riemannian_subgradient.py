@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 import cdopt_jax as cdx
 from benchmarks.shared.methods.retraction import polar_gram
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.rivals.signature import Solver, is_finite, is_stiefel, norm
 
 
@@ -41,25 +41,25 @@ def riemannian_subgradient(
         Optimization, 2021.
     """
 
-    def subgradient(instance: Instance, x):
-        return cdx.stiefel.tangent(x, jax.grad(instance.value)(x))
+    def subgradient(problem: Problem, x):
+        return cdx.stiefel.tangent(x, jax.grad(problem.value)(x))
 
-    def init(instance: Instance) -> SubgradientState:
-        x = instance.start
-        slope = norm(subgradient(instance, x))
+    def init(problem: Problem) -> SubgradientState:
+        x = problem.start
+        slope = norm(subgradient(problem, x))
         unit = norm(x) / jnp.where(slope > 0, slope, 1)
         scale = jnp.asarray(size, x.dtype) * (1 if absolute else unit)
         return SubgradientState(x, jnp.zeros([], jnp.int32), scale)
 
-    def step(instance: Instance, state: SubgradientState) -> SubgradientState:
+    def step(problem: Problem, state: SubgradientState) -> SubgradientState:
         x, k, scale = state
         # The authors count from one.
         now = (k + 1).astype(x.dtype)
         rate = scale / jnp.sqrt(now) if decay is None else scale * decay**now
-        moved = polar_gram(x - rate * subgradient(instance, x))
+        moved = polar_gram(x - rate * subgradient(problem, x))
         return SubgradientState(moved, k + 1, scale)
 
-    def applies(instance: Instance) -> bool:
-        return is_stiefel(instance) and is_finite(instance)
+    def applies(problem: Problem) -> bool:
+        return is_stiefel(problem) and is_finite(problem)
 
     return Solver(init, step, lambda state: state.x, applies)

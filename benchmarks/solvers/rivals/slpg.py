@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Instance
+from benchmarks.shared.problems.signature import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
     inner,
@@ -75,24 +75,24 @@ def slpg() -> Solver:
         authors' package pystop.
     """
 
-    def init(instance: Instance) -> SLPGState:
-        x = instance.start
-        g = jax.grad(instance.f)(x)
+    def init(problem: Problem) -> SLPGState:
+        x = problem.start
+        g = jax.grad(problem.f)(x)
         gradient = cdx.stiefel.tangent(x, g)
         unit = 1 / (norm(g) + norm(gradient))
         dual = rates = None
         share = SMOOTH
-        if instance.regularizer is not None:
+        if problem.regularizer is not None:
             share = L21
-            if row_weights(instance) is None:
+            if row_weights(problem) is None:
                 share = GENERAL
                 zero = jnp.zeros((x.shape[1], x.shape[1]), x.dtype)
-                dual = _multiplier(instance, x, gradient, share * unit, zero, 0)
+                dual = _multiplier(problem, x, gradient, share * unit, zero, 0)
                 rates = jnp.full(MEMORY, jnp.nan, x.dtype)
         return SLPGState(
             x,
             gradient,
-            _direction(instance, x, gradient, dual),
+            _direction(problem, x, gradient, dual),
             jnp.zeros([], jnp.int32),
             unit,
             share * unit,
@@ -100,21 +100,21 @@ def slpg() -> Solver:
             dual,
         )
 
-    def step(instance: Instance, state: SLPGState) -> SLPGState:
+    def step(problem: Problem, state: SLPGState) -> SLPGState:
         x, rate, dual, rates = state.x, state.rate, state.dual, state.rates
-        smooth = instance.regularizer is None
+        smooth = problem.regularizer is None
         if smooth:
             new = _correct(_correct(x - rate * state.direction))
         else:
-            new, rate = _near(instance, state)
+            new, rate = _near(problem, state)
             new = _cubic(new)
-        gradient = cdx.stiefel.tangent(new, jax.grad(instance.f)(new))
+        gradient = cdx.stiefel.tangent(new, jax.grad(problem.f)(new))
         if dual is not None and rates is not None:
             rates = rates.at[state.step % MEMORY].set(rate)
             usual = jnp.clip(jnp.nanmean(rates), 1e-5 * state.unit, 1e10 * state.unit)
             enough = 1000 * cdx.stiefel.feasibility(new)
-            dual = _multiplier(instance, new, gradient, usual, dual, enough)
-        direction = _direction(instance, new, gradient, dual)
+            dual = _multiplier(problem, new, gradient, usual, dual, enough)
+        direction = _direction(problem, new, gradient, dual)
         s, y = new - x, direction - state.direction
         if smooth:
             following, first = quotient(inner(s, y), inner(y, y), rate), FIRST_SMOOTH
@@ -128,28 +128,28 @@ def slpg() -> Solver:
             new, gradient, direction, state.step + 1, state.unit, following, rates, dual
         )
 
-    def applies(instance: Instance) -> bool:
-        return instance.smooth and is_stiefel(instance) and is_finite(instance)
+    def applies(problem: Problem) -> bool:
+        return problem.smooth and is_stiefel(problem) and is_finite(problem)
 
     return Solver(init, step, lambda state: state.x, applies)
 
 
-def _direction(instance, x, gradient, dual):
-    if instance.regularizer is None:
+def _direction(problem, x, gradient, dual):
+    if problem.regularizer is None:
         return gradient
     if dual is None:
-        slope = jax.grad(instance.regularizer.value)(x)
+        slope = jax.grad(problem.regularizer.value)(x)
         dual = -symmetric(product(x.T, slope))
     return gradient + product(x, symmetric(dual))
 
 
-def _multiplier(instance, x, gradient, rate, dual, tolerance):
+def _multiplier(problem, x, gradient, rate, dual, tolerance):
     """Steps of Arrow and Hurwicz for the tangential proximal problem."""
 
     def improve(carry):
         i, dual, _ = carry
         direction = gradient + product(x, dual)
-        moved = proximal(instance, x - rate * direction, rate)
+        moved = proximal(problem, x - rate * direction, rate)
         error = symmetric(product(x.T, (moved - x) / rate))
         return i + 1, dual + error, norm(error)
 
@@ -164,13 +164,13 @@ def _cubic(x):
     return 1.5 * x - product(x, product(x.T, x) / 2)
 
 
-def _near(instance, state):
+def _near(problem, state):
     """The proximal point, its step halved while it is far from the manifold."""
 
     def halve(carry):
         i, rate, _ = carry
         rate = rate / 2
-        return i + 1, rate, proximal(instance, state.x - rate * state.direction, rate)
+        return i + 1, rate, proximal(problem, state.x - rate * state.direction, rate)
 
     def continues(carry):
         i, _, x = carry
