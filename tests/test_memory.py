@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from benchmarks.cost import compile_training, peak_bytes
+from benchmarks.cost.training import compile_training
 from benchmarks.shared.vgg import VGG, VGG_MASK
 from tests.oracles import compiled_products, normal
 
@@ -71,7 +71,7 @@ def test_the_state_has_a_few_numbers_more_for_each_leaf_and_no_array(name):
 @each_optimiser
 def test_a_step_with_donated_buffers_reuses_all_of_them(name, training):
     program, state = training(name, constrained=True)
-    aliased = program.memory_analysis().alias_size_in_bytes
+    aliased = program.call.memory_analysis().alias_size_in_bytes
     assert aliased >= size([state["params"], state["optimizer"].optimizer])
 
 
@@ -80,7 +80,7 @@ def test_a_training_step_needs_hardly_more_memory_than_without_the_constraint(
     name, training
 ):
     plain, constrained = (
-        peak_bytes(training(name, constrained=c)[0]) for c in (False, True)
+        training(name, constrained=c)[0].peak_bytes for c in (False, True)
     )
     assert constrained <= 1.1 * plain
 

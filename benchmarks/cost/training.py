@@ -1,15 +1,13 @@
-"""A training step of VGG-19, split into model and optimiser: every method.
+"""What a training step of VGG-19 costs: ``python -m benchmarks training``.
 
-``python -m benchmarks.network`` times the gradient of the loss, which is the same for
-all methods, and what each does with it, at the shapes of the paper's network. The
-gradient is that after a few steps: at the start it is ten times larger, and steps of
-`constrain` are long ones, which take more products. Programs take turns, and medians
-are written.
+First, whole steps with and without `constrain`: time, peak memory and compilation.
+Then the step split into model and optimiser, every method: the gradient of the loss is
+the same for all, so that what each method does with it is timed apart, at the shapes of
+the paper's network. That gradient is one after a few steps: at the start it is ten
+times larger, and steps of `constrain` are long ones, which take more products.
 """
 
-import argparse
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,104 @@ import optax
 from tqdm import tqdm
 
 import cdopt_jax as cdx
-from benchmarks.ocnn import read_rates
-from benchmarks.shared.methods import METHODS, Task
-from benchmarks.shared.timing import environment, interleaved
-from benchmarks.shared.vgg import VGG, VGG_MASK, loss_of, random_images, start
+from benchmarks.ocnn.experiment import read_rates
+from benchmarks.shared.methods import METHODS, OPTIMISERS, TRAINED, Task
+from benchmarks.shared.results import (
+    RESULTS,
+    environment,
+    make_parser,
+    surroundings,
+    write,
+)
+from benchmarks.shared.tables import table
+from benchmarks.shared.timing import Program, compiled, interleaved
+from benchmarks.shared.vgg import (
+    VGG,
+    VGG_MASK,
+    loss_of,
+    random_images,
+    start,
+    train_step,
+)
 
-TASK = Task(VGG_MASK, 1e-5, 0.1, optax.constant_schedule)
+WHOLE = {"momentum": 1e-2, "adam": 1e-3}
+"""The optimisers of whole steps, and their learning rates."""
+
+TASK = Task(mask=VGG_MASK, gamma=1e-5, beta=0.1, schedule=optax.constant_schedule)
 BEFORE = 4
 """How many steps are taken before anything is timed, each with images of its own."""
+
+
+def compile_training(
+    model: VGG, tx: optax.GradientTransformation, count: int, **options: Any
+) -> tuple[Program, Any]:
+    """A training step that reuses the buffers of its state, and the state's shapes.
+
+    Args:
+        model: The network.
+        tx: The optimiser.
+        count: How many images a batch has.
+        **options: Of the compiler.
+    """
+    state = jax.eval_shape(lambda: start(model, tx))
+    batch = jax.eval_shape(lambda: random_images(count, model.classes))
+    step = train_step(model, tx)
+    return compiled(step, state, batch, donate=0, options=options), state
+
+
+def measure_whole(model: VGG, count: int, repeats: int, name: str) -> dict[str, Any]:
+    """Time and memory of a whole step, with and without the constraint.
+
+    One optimiser at a time, so that no more than two networks are held at once.
+    """
+    plain = OPTIMISERS[name](WHOLE[name])
+    txs = {"plain": plain, "constrained": cdx.constrain(plain, VGG_MASK)}
+    programs, thunks = {}, {}
+    batch = random_images(count, model.classes)
+    for kind, tx in txs.items():
+        programs[kind], _ = compile_training(model, tx, count)
+        thunks[kind] = _in_place(programs[kind].call, start(model, tx), batch)
+    seconds = interleaved(thunks, repeats)
+    state = thunks["constrained"]()["optimizer"]
+    long = optax.tree.get(state, "num_long")
+    return {
+        "optimiser": name,
+        "seconds": seconds,
+        "compile": {kind: program.seconds for kind, program in programs.items()},
+        "bytes": {kind: program.peak_bytes for kind, program in programs.items()},
+        "long": int(jnp.sum(long)),
+        "steps": int(optax.tree.get(state, "num_updates")) * long.size,
+    }
+
+
+def _in_place(program, state, batch):
+    """A step as a function without arguments, which returns the new state."""
+
+    def run():
+        nonlocal state
+        state = program(state, batch)
+        return state
+
+    return run
+
+
+def whole_table(records: Sequence[dict[str, Any]]) -> str:
+    """The optimisers of whole steps, with and without the constraint."""
+    fields = {"s a step": "seconds", "peak MB": "bytes", "s to compile": "compile"}
+    header = [
+        title
+        for kind in fields
+        for title in (f"{kind}, plain", f"{kind}, constrained", "ratio")
+    ]
+    rows = []
+    for record in records:
+        cells = [record["optimiser"]]
+        for field in fields.values():
+            unit = 1e6 if field == "bytes" else 1.0
+            plain, ours = (record[field][k] / unit for k in ("plain", "constrained"))
+            cells += [f"{plain:.4g}", f"{ours:.4g}", f"{ours / plain:.3f}"]
+        rows.append([*cells, f"{record['long']} of {record['steps']}"])
+    return table(["optimiser", *header, "long steps"], rows)
 
 
 def settled(derive: Callable[..., Any], model: VGG, count: int) -> tuple[Any, Any]:
@@ -43,7 +131,7 @@ def settled(derive: Callable[..., Any], model: VGG, count: int) -> tuple[Any, An
     return params, stats
 
 
-def optimiser(name: str, rate: float, params: Any, grads: Any) -> partial[Any]:
+def own_part(name: str, rate: float, params: Any, grads: Any) -> partial[Any]:
     """What a method adds to the gradient of φ: the point, γr, and the update."""
     method = METHODS[name].make(TASK, rate)
 
@@ -72,74 +160,83 @@ def long_steps(step: partial[Any]) -> str:
     return f"{int(jnp.sum(long))} of {long.size}"
 
 
-def table(
-    seconds: Mapping[str, float], model: float, long: Mapping[str, str]
-) -> Iterator[str]:
-    """Of each method the seconds, and what R-sgd and R-proxsgd take of it."""
-    rivals = "R-sgd (polar) / it | R-proxsgd / it"
-    yield f"| method | optimiser, s | whole step, s | {rivals} | long steps |"
-    yield "|---" * 6 + "|"
-    for name, own in seconds.items():
-        ratios = [
-            f"{seconds[rival] / own:.1f}" if rival in seconds else ""
-            for rival in ("r-sgd-polar", "r-proxsgd")
+def measure_parts(
+    model: VGG, count: int, repeats: int, rates: dict[str, float]
+) -> dict[str, Any]:
+    """The seconds of the model's gradient, and of what each method adds."""
+    derive = jax.jit(jax.grad(loss_of(model), has_aux=True))
+    params, stats = settled(derive, model, count)
+    batch = random_images(count)
+    grads, _ = derive(params, stats, *batch)
+    passes = interleaved(
+        {"model": partial(derive, params, stats, *batch)}, min(3, repeats)
+    )
+    own = {
+        name: own_part(name, rate, params, grads) for name, rate in tqdm(rates.items())
+    }
+    return {
+        "model": passes["model"],
+        "rates": rates,
+        "seconds": interleaved(own, repeats),
+        "long": {name: long_steps(step) for name, step in own.items()},
+    }
+
+
+def parts_table(parts: dict[str, Any]) -> str:
+    """Of each method the seconds, and the ratio of R-sgd and R-proxsgd to them."""
+    seconds, rivals = parts["seconds"], ("r-sgd-polar", "r-proxsgd")
+    rows = [
+        [
+            *(METHODS[name].label, f"{own:.3f}", f"{parts['model'] + own:.2f}"),
+            *(f"{seconds[r] / own:.1f}" if r in seconds else "" for r in rivals),
+            parts["long"][name],
         ]
-        label = METHODS[name].label
-        cells = [label, f"{own:.3f}", f"{model + own:.2f}", *ratios, long[name]]
-        yield "| " + " | ".join(cells) + " |"
+        for name, own in seconds.items()
+    ]
+    ratios = [f"{METHODS[rival].label} / it" for rival in rivals]
+    return table(
+        ["method", "optimiser, s", "whole step, s", *ratios, "long steps"], rows
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and write the records and the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write the records and the tables."""
+    parser = make_parser("training", __doc__, RESULTS / "cost")
     add = parser.add_argument
     add("--depth", type=int, choices=(8, 19), default=19)
-    add("--width", type=float, default=1.0)
+    add("--width", type=float)
     add("--batch", type=int, default=128)
     add("--rates", type=Path, help="file of learning rates, by a search")
-    add("--repeats", type=int, default=5)
-    add("--method", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
-    add("--out", type=Path, default=Path("benchmarks/results/network"))
+    add("--repeats", type=int)
+    add("--method", nargs="+", choices=TRAINED, default=TRAINED, metavar="NAME")
     options = parser.parse_args(arguments)
-    model = VGG(options.depth, options.width)
-    around = environment("jax", "jaxlib", "optax", "flax")
-    derive = jax.jit(jax.grad(loss_of(model), has_aux=True))
-    params, stats = settled(derive, model, options.batch)
-    batch = random_images(options.batch)
-    grads, _ = derive(params, stats, *batch)
-    passes = interleaved(
-        {"model": partial(derive, params, stats, *batch)}, min(3, options.repeats)
-    )
-    rates = {name: entry.learning_rate for name, entry in METHODS.items()}
-    rates |= {} if options.rates is None else read_rates(options.rates)
-    own = {
-        name: optimiser(name, rates[name], params, grads)
-        for name in tqdm(options.method)
-    }
-    seconds = interleaved(own, options.repeats)
-    long = {name: long_steps(step) for name, step in own.items()}
-    kernels = {x.shape for x in jax.tree.leaves(params) if x.ndim == 4}
-    versions = ", ".join(f"{k} {v}" for k, v in around["versions"].items())
-    text = "\n".join(
+    quick = options.quick
+    width = options.width or (0.125 if quick else 1.0)
+    repeats = options.repeats or (2 if quick else 5)
+    depth, count = (8, 16) if quick else (options.depth, options.batch)
+    model = VGG(depth, width)
+    around = environment()
+    rates = {name: METHODS[name].learning_rate for name in options.method}
+    if options.rates is not None:
+        known = read_rates(options.rates)
+        rates = {name: known.get(name, rate) for name, rate in rates.items()}
+    whole = [measure_whole(model, count, repeats, name) for name in tqdm(WHOLE)]
+    parts = measure_parts(model, count, repeats, rates)
+    text = "\n\n".join(
         [
-            f"One training step of VGG-{options.depth} of width {options.width:g} at "
-            f"batch {options.batch} on images of 32×32, float32, after {BEFORE} others "
-            "that are not timed. The model alone, loss and gradient, takes "
-            f"{passes['model']:.2f} s; beside it is what each method adds: the point, "
-            "the l1 term and the update of all parameters, "
-            f"{len(kernels)} shapes of kernels among them. Medians of up to "
-            f"{options.repeats} turns on {around['device']} with {around['cpus']} "
-            f"processors; {versions}.\n",
-            *table(seconds, passes["model"], long),
+            f"A training step of VGG-{depth} of width {width:g} at batch {count}, "
+            "random images of 32×32, float32: loss, gradient, update and new "
+            "parameters, buffers donated. Peak memory is what XLA planned: arguments, "
+            "temporaries and outputs, less the outputs that reuse arguments. Long "
+            "steps are those that took the rarer, more costly branch, each kernel "
+            f"counted. Medians of up to {repeats} turns. {surroundings(around)}",
+            whole_table(whole),
+            f"After {BEFORE} steps that are not timed, the model alone, loss and "
+            f"gradient, takes {parts['model']:.2f} s; beside it is what each method "
+            "adds: the point, the l1 term and the update of all parameters.",
+            parts_table(parts),
         ]
     )
-    options.out.mkdir(parents=True, exist_ok=True)
-    result = {**vars(options), "out": None, "rates": rates, "model": passes["model"]}
-    content = json.dumps(around | result | {"seconds": seconds}, indent=1)
-    (options.out / "network.json").write_text(content + "\n")
-    (options.out / "network.md").write_text(text + "\n")
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+    setting = {"depth": depth, "width": width, "batch": count, "repeats": repeats}
+    result = {**around, **setting, "whole": whole, "parts": parts}
+    write(options.out, "training", result, text)

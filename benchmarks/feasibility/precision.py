@@ -1,13 +1,10 @@
-"""Precision: how near the manifold and the optimum each choice of dtypes ends.
+"""How near the manifold and the optimum each choice of dtypes ends.
 
-``python -m benchmarks.feasibility.precision``: PCA of 256×32 with condition number 1000, 500 steps
+``python -m benchmarks precision``: PCA of 256×32 with condition number 1000, 500 steps
 of a cosine decay; dtypes of leaves and gradients, with and without master copies.
 """
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +14,10 @@ import optax
 from tqdm import tqdm
 
 import cdopt_jax as cdx
-from benchmarks.shared.timing import environment
-from cdopt_jax._master import master_copies
+from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
+from benchmarks.shared.problems.draws import geometric
+from benchmarks.shared.results import RESULTS, environment, make_parser, write
+from benchmarks.shared.tables import table
 
 ROWS, COLUMNS, CONDITION = 256, 32, 1e3
 STEPS = 500
@@ -39,32 +38,33 @@ class Policy(NamedTuple):
 
 
 POLICIES = {
-    "f64": Policy("float64", "float64"),
-    "f32": Policy("float32", "float32"),
-    "f32, gradients bf16": Policy("float32", "bfloat16"),
-    "bf16": Policy("bfloat16", "bfloat16"),
-    "bf16, master copies": Policy("bfloat16", "bfloat16", copies=True),
-    "f16": Policy("float16", "float16"),
-    "f16, master copies": Policy("float16", "float16", copies=True),
+    "f64": Policy(leaf="float64", gradient="float64"),
+    "f32": Policy(leaf="float32", gradient="float32"),
+    "f32, gradients bf16": Policy(leaf="float32", gradient="bfloat16"),
+    "bf16": Policy(leaf="bfloat16", gradient="bfloat16"),
+    "bf16, master copies": Policy(leaf="bfloat16", gradient="bfloat16", copies=True),
+    "f16": Policy(leaf="float16", gradient="float16"),
+    "f16, master copies": Policy(leaf="float16", gradient="float16", copies=True),
 }
+
+
+def _wrapped(wrapper: str, optimiser: str):
+    return lambda rate: WRAPPERS[wrapper](OPTIMISERS[optimiser](rate), None)
+
+
+# Of each method, the initial learning rate and a function of its schedule.
 METHODS: dict[str, tuple[float, Callable[[Any], optax.GradientTransformation]]] = {
-    "constrain(adam)": (0.03, lambda rate: cdx.constrain(optax.adam(rate))),
-    "constrain(momentum)": (
-        1.0,
-        lambda rate: cdx.constrain(optax.sgd(rate, momentum=0.9)),
-    ),
-    'dissolve_gradients("auto"), sgd': (
-        0.5,
-        lambda rate: optax.chain(cdx.dissolve_gradients("auto"), optax.sgd(rate)),
-    ),
-    "proximal_step, tangential": (
+    "constrain(adam)": (0.03, _wrapped("constrain", "adam")),
+    "constrain(momentum)": (1.0, _wrapped("constrain", "momentum")),
+    "Algorithm 1, β = auto": (0.5, _wrapped("Algorithm 1, β = auto", "sgd")),
+    "Algorithm 2, tangential": (
         0.5,
         lambda rate: cdx.proximal_step(rate, cdx.prox.none(), tangential=True),
     ),
 }
 
 
-class Instance(NamedTuple):
+class Eigenproblem(NamedTuple):
     """A problem in float64.
 
     Attributes:
@@ -80,23 +80,22 @@ class Instance(NamedTuple):
     best: float
 
 
-def instance(seed: int) -> Instance:
+def eigenproblem(seed: int) -> Eigenproblem:
     """The leading eigenvectors of a matrix with geometrically falling eigenvalues."""
-    rng = np.random.default_rng(seed)
-    q = np.linalg.qr(rng.normal(size=(ROWS, ROWS)))[0]
+    matrix, spectrum, q = geometric(seed, ROWS, CONDITION)
+    rng = np.random.default_rng((seed, 1))
     start = np.linalg.qr(rng.normal(size=(ROWS, COLUMNS)))[0]
-    spectrum = np.geomspace(1, 1 / CONDITION, ROWS)
     leading = q[:, :COLUMNS]
     solution = leading @ nearest(leading.T @ start)
     best = -float(spectrum[:COLUMNS].sum()) / 2
-    return Instance((q * spectrum) @ q.T, start, solution, best)
+    return Eigenproblem(matrix=matrix, start=start, solution=solution, best=best)
 
 
 def runner(policy: Policy, method: str, rate: float | None = None) -> Any:
     """From a matrix and a start to the last parameters and copies, if there are any."""
     usual, make = METHODS[method]
     tx: Any = make(optax.cosine_decay_schedule(usual if rate is None else rate, STEPS))
-    tx = master_copies(tx) if policy.copies else tx
+    tx = cdx.master_copies(tx) if policy.copies else tx
 
     @jax.jit
     def run(m, x):
@@ -115,7 +114,7 @@ def runner(policy: Policy, method: str, rate: float | None = None) -> Any:
 
     wide = jnp.float64 if policy.leaf == "float64" else jnp.float32
 
-    def on(made: Instance):
+    def on(made: Eigenproblem):
         return run(jnp.asarray(made.matrix, wide), jnp.asarray(made.start, policy.leaf))
 
     return on
@@ -135,13 +134,13 @@ def nearest(x: Any) -> np.ndarray:
     return u @ vt
 
 
-def gap(made: Instance, x: Any) -> float:
+def gap(made: Eigenproblem, x: Any) -> float:
     """What is missing to the optimum, relative to it, on the manifold."""
     y = nearest(x)
     return float((-np.sum(y * (made.matrix @ y)) / 2 - made.best) / -made.best)
 
 
-def measure(name: str, method: str, problems: list[Instance]) -> dict[str, Any]:
+def measure(name: str, method: str, problems: list[Eigenproblem]) -> dict[str, Any]:
     """A row of the table: medians over the problems."""
     policy = POLICIES[name]
     ends: dict[str, list[float]] = {}
@@ -161,43 +160,33 @@ def measure(name: str, method: str, problems: list[Instance]) -> dict[str, Any]:
     return {"policy": name, "method": method, "rate": METHODS[method][0], **medians}
 
 
-def table(records: list[dict[str, Any]], seeds: int) -> str:
+def report(result: dict[str, Any]) -> str:
     """The records in Markdown."""
-    lines = [
-        f"PCA {ROWS} × {COLUMNS} with condition number {CONDITION:,.0f}, {STEPS} steps "
-        f"of a cosine decay, medians over {seeds} problems: ‖XᵀX − I‖_F of the leaf, "
-        "of its master copy, and of the solution rounded to the leaf's dtype; and the "
-        "relative gap to the optimum of the same three, projected.\n",
-        "| method | rate | dtypes | leaf | copy | rounded | gap of leaf | of copy | of "
-        "rounded |",
-        "|---|---|---|---|---|---|---|---|---|",
+    keys = ("leaf", "copy", "rounded", "gap", "copy gap", "rounded gap")
+    header = ("method", "rate", "dtypes", "leaf", "copy", "rounded")
+    rows = [
+        [r["method"], f"{r['rate']:g}", r["policy"]]
+        + [f"{r[key]:.1e}" if key in r else "" for key in keys]
+        for r in result["records"]
     ]
-    for r in records:
-        keys = ("leaf", "copy", "rounded", "gap", "copy gap", "rounded gap")
-        cells = [f"{r[key]:.1e}" if key in r else "" for key in keys]
-        head = f"| {r['method']} | {r['rate']:g} | {r['policy']} | "
-        lines.append(head + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return (
+        f"PCA {ROWS} × {COLUMNS} with condition number {CONDITION:,.0f}, {STEPS} steps "
+        f"of a cosine decay, medians over {result['seeds']} problems: ‖XᵀX − I‖_F of "
+        "the leaf, of its master copy, and of the solution rounded to the leaf's "
+        "dtype; and the relative gap to the optimum of the same three, projected.\n\n"
+        + table((*header, "gap of leaf", "of copy", "of rounded"), rows)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run everything, and write the records and the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--seeds", type=int, default=3)
-    add("--out", type=Path, default=Path("benchmarks/results/precision"))
+    parser = make_parser("precision", __doc__, RESULTS / "feasibility")
+    parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    problems = [instance(seed) for seed in range(options.seeds)]
-    jobs = [(policy, method) for method in METHODS for policy in POLICIES]
+    seeds = 1 if options.quick else options.seeds
+    problems = [eigenproblem(seed) for seed in range(seeds)]
+    methods = list(METHODS)[:1] if options.quick else METHODS
+    jobs = [(policy, method) for method in methods for policy in POLICIES]
     records = [measure(*job, problems) for job in tqdm(jobs, unit="run")]
-    around = environment("jax", "jaxlib", "optax", "numpy")
-    result = {**around, "steps": STEPS, "seeds": options.seeds, "records": records}
-    (options.out / "precision.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = table(records, options.seeds)
-    (options.out / "precision.md").write_text(text)
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+    result = {**environment(), "steps": STEPS, "seeds": seeds, "records": records}
+    write(options.out, "precision", result, report(result))

@@ -6,7 +6,7 @@ so that compiling, which takes longer than the steps, is done once for all of th
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,8 +17,11 @@ import optax
 from jax import Array, lax
 
 import cdopt_jax as cdx
+from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
 
 RADIUS = 0.5
+"""That of `keep_feasible` and `constrain`, by default."""
+
 CONDITION = 1e3
 """Of the metric B, where there is one."""
 
@@ -27,19 +30,23 @@ CONDITION = 1e3
 _DENSE = 100
 
 
+GUARDED = ("constrain", "Algorithm 1, β = auto, guarded")
+"""The wrappers whose state has the report of `keep_feasible`."""
+
+
 class Case(NamedTuple):
     """What one compiled program runs.
 
     Attributes:
-        method: A key of `METHODS`.
+        wrapper: A key of `WRAPPERS`.
         optimisers: Keys of `OPTIMISERS`. ``"lbfgs"``, which is given the function too,
-            and ``"ranger"``, whose parameters are a pair, go alone.
+            and ``"lookahead"``, whose parameters are a pair, go alone.
         dtype: ``"bfloat16"``, ``"float32"`` or ``"float64"``.
         shape: A matrix, or a stack of them.
         metric: ``"stiefel"``, or ``"generalized"`` for a B of condition `CONDITION`.
     """
 
-    method: str
+    wrapper: str
     optimisers: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
@@ -89,49 +96,6 @@ def _like(tree, example):
     return jax.tree.map(cast, tree, example)
 
 
-def _muon(rate):
-    matrices = optax.contrib.MuonDimensionNumbers(-2, -1)
-    return optax.contrib.muon(rate, muon_weight_dimension_numbers=matrices)
-
-
-def _ranger(rate):
-    fast = optax.chain(optax.centralize(), optax.radam(rate))
-    return _on_fast(optax.lookahead(fast, sync_period=5, slow_step_size=0.5))
-
-
-OPTIMISERS: Mapping[str, Callable[[Any], Any]] = {
-    "sgd": optax.sgd,
-    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
-    "nesterov": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
-    "adam": optax.adam,
-    "adamw": lambda rate: optax.adamw(rate, weight_decay=0.1),
-    "nadam": optax.nadam,
-    "lion": optax.lion,
-    "yogi": optax.yogi,
-    "radam": optax.radam,
-    "rmsprop": optax.rmsprop,
-    "adafactor": optax.adafactor,
-    "lamb": optax.lamb,
-    "sm3": optax.sm3,
-    "prodigy": lambda rate: optax.contrib.prodigy(rate),
-    "schedule-free": lambda rate: optax.contrib.schedule_free_adamw(rate),
-    "muon": _muon,
-    "lbfgs": optax.lbfgs,
-    "ranger": _ranger,
-}
-
-METHODS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "guarded": lambda opt, mask: cdx.constrain(opt, mask, radius=RADIUS),
-    "β = 0.1": lambda opt, mask: optax.chain(cdx.dissolve_gradients(0.1, mask), opt),
-    "β = auto": lambda opt, mask: cdx.constrain(opt, mask, beta="auto", radius=RADIUS),
-    "β = auto, gradient alone": lambda opt, mask: optax.chain(
-        cdx.dissolve_gradients("auto", mask), opt
-    ),
-    "restore": lambda opt, mask: optax.chain(opt, cdx.restore_feasibility(mask)),
-    "plain": lambda opt, _: opt,
-}
-
-
 def allowance(case: Case) -> float:
     """What rounding may add to ‖xᵀBx − I‖₂ beyond the radius.
 
@@ -165,8 +129,8 @@ def simulate(
         were, ``rose`` whether the loss was ever above the start's, ``loss`` the last.
         Of the guard, ``shortened``, ``long`` and ``dropped`` are the steps of which a
         fraction below one was taken, the long ones, and those not made at all. Of the
-        plain optimiser, ``first`` is the ‖xᵀBx − I‖_F to which its first step along the
-        projected gradient leads.
+        unconstrained optimiser, ``first`` is the ‖xᵀBx − I‖_F to which its first step
+        along the projected gradient leads.
     """
     with _doubles(on=case.dtype == "float64"):
         return _simulate(case, steps, rates, noises, seed)
@@ -186,7 +150,8 @@ def _doubles(*, on):
 def _simulate(case, steps, rates, noises, seed):
     start, loss, spec = _problem(case, seed)
     keys = jax.random.split(jax.random.key(seed + 1), steps)
-    guard = case.method in ("guarded", "β = auto")
+    guarded = case.wrapper in GUARDED
+    lookahead = case.optimisers == ("lookahead",)
 
     def objective(params):
         return loss(_fast(params))
@@ -196,9 +161,10 @@ def _simulate(case, steps, rates, noises, seed):
         # As the number that it is in most programs, it must not promote the updates.
         rate = rate.astype(case.dtype)
         optimisers = [OPTIMISERS[name](rate) for name in case.optimisers]
-        tx = METHODS[case.method](_one_of(index, optimisers), spec)
-        both = optax.LookaheadParams.init_synced(start)
-        params = both if case.optimisers == ("ranger",) else start
+        if lookahead:
+            optimisers = [_on_fast(optimisers[0])]
+        tx = WRAPPERS[case.wrapper](_one_of(index, optimisers), spec)
+        params = optax.LookaheadParams.init_synced(start) if lookahead else start
         begin = objective(params)
 
         def proposal(tx, state, params, key, *, projected=False):
@@ -209,8 +175,7 @@ def _simulate(case, steps, rates, noises, seed):
                     lambda g: cdx.stiefel.vjp(start, g, B=spec.B), grads
                 )
             # `constrain` expects what lookahead does, the others one for each leaf.
-            grads = _fast(grads) if guard else grads
-            # Whoever gives these has the guard correct every step, as a search needs.
+            grads = _fast(grads) if case.wrapper == "constrain" else grads
             more = {"value": value, "grad": grads, "value_fn": objective}
             searches = case.optimisers == ("lbfgs",)
             return tx.update(grads, state, params, **(more if searches else {}))
@@ -229,12 +194,12 @@ def _simulate(case, steps, rates, noises, seed):
                 "rose": seen["rose"] | ~(value <= begin * (1 + 1e-6)),
                 "loss": value,
             }
-            if guard:
+            if guarded:
                 # Eigenvalues are dear, and can matter only where ‖E‖_F is larger.
                 larger = size > seen["spectral"]
                 worst = lax.cond(larger, _spectral, lambda _: jnp.zeros(()), e)
                 now["spectral"] = jnp.fmax(seen["spectral"], worst)
-                none = jnp.any(after.guard.step_fraction == 0)
+                none = jnp.any(optax.tree.get(after, "step_fraction") == 0)
                 now["dropped"] = seen["dropped"] + none
             return (params, after, now), None
 
@@ -244,14 +209,14 @@ def _simulate(case, steps, rates, noises, seed):
             "rose": jnp.zeros((), bool),
             "loss": begin,
         }
-        if guard:
+        if guarded:
             seen |= {"spectral": jnp.zeros(()), "dropped": jnp.zeros((), int)}
         carry, _ = lax.scan(step, (params, tx.init(params), seen), keys)
         _, state, seen = carry
-        if guard:
-            seen["shortened"] = jnp.max(state.guard.num_shortened)
-            seen["long"] = jnp.max(state.guard.num_long)
-        if case.method == "plain":
+        if guarded:
+            seen["shortened"] = jnp.max(optax.tree.get(state, "num_shortened"))
+            seen["long"] = jnp.max(optax.tree.get(state, "num_long"))
+        if case.wrapper == "unconstrained":
             fresh = tx.init(params)
             u, _ = proposal(tx, fresh, params, keys[0], projected=True)
             e = _residual(_fast(optax.apply_updates(params, u)), spec)

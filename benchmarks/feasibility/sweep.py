@@ -1,38 +1,38 @@
-"""Try to drive the guarded step off the manifold: the hostile sweep.
+"""Try to drive the guarded step off the manifold: ``python -m benchmarks sweep``.
 
-``python -m benchmarks.feasibility.sweep`` runs `constrain` with many optimisers at learning rates
-and noises no one would choose, and beside it, on the small shapes, the methods that
-promise less. ``benchmarks/results/sweep`` gets the counts, ``runs`` every setting.
+`constrain` runs with many optimisers at learning rates and noises no one would choose,
+and beside it, on the small shapes, run the wrappers that promise less. The results have
+the counts, ``runs/sweep.jsonl`` has every setting.
 """
 
-import argparse
 import json
 import math
 import multiprocessing
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from benchmarks.feasibility.simulation import (
-    METHODS,
-    OPTIMISERS,
-    RADIUS,
-    Case,
-    allowance,
-    simulate,
-)
+from benchmarks.feasibility.simulation import RADIUS, Case, allowance, simulate
+from benchmarks.shared.methods import OPTIMISERS
+from benchmarks.shared.results import RESULTS, environment, make_parser, write
+from benchmarks.shared.tables import table
 
 RATES = tuple(10.0**k for k in range(-4, 3))
 NOISES = (0.0, 0.1, 10.0)
 DTYPES = ("bfloat16", "float32", "float64")
 METRICS = ("stiefel", "generalized")
 SEED = 0
-PACKAGES = ("cdopt_jax", "jax", "jaxlib", "optax", "numpy")
+RIVALS = (
+    "Algorithm 1, β = 0.1",
+    "Algorithm 1, β = auto, guarded",
+    "Algorithm 1, β = auto",
+    "restore_feasibility",
+)
+COMPARED = ("constrain", *RIVALS, "unconstrained")
 
 Rows = list[dict[str, Any]]
 
@@ -46,14 +46,14 @@ class Plan(NamedTuple):
 
 
 SHAPES = {
-    (8, 8): Plan(40),
-    (64, 16): Plan(40),
-    (100, 16, 8): Plan(15),
-    (4096, 64): Plan(3),
-    (512, 512): Plan(2, RATES[::3], NOISES[::2]),
+    (8, 8): Plan(steps=40),
+    (64, 16): Plan(steps=40),
+    (100, 16, 8): Plan(steps=15),
+    (4096, 64): Plan(steps=3),
+    (512, 512): Plan(steps=2, rates=RATES[::3], noises=NOISES[::2]),
 }
 SMALL = ((8, 8), (64, 16), (100, 16, 8))
-ALONE = ("lbfgs", "ranger")
+ALONE = ("lbfgs", "lookahead")
 GROUPS = (tuple(n for n in OPTIMISERS if n not in ALONE), *((n,) for n in ALONE))
 
 
@@ -61,16 +61,16 @@ def cases(*, quick: bool = False) -> list[tuple[Case, Plan]]:
     """All programs, the dear ones last; with ``quick``, those of one small shape."""
     shapes = SMALL[:1] if quick else tuple(SHAPES)
     kinds = [
-        Case(method, group, dtype, shape, metric)
+        Case(wrapper=wrapper, optimisers=group, dtype=dtype, shape=shape, metric=metric)
         for shape in shapes
-        for method in METHODS
+        for wrapper in COMPARED
         for dtype in DTYPES
         for metric in METRICS
         for group in GROUPS
-        if method == "guarded"
+        if wrapper == "constrain"
         or (shape in SMALL and (dtype, metric) == ("float32", "stiefel"))
     ]
-    return [(c, Plan(10) if quick else SHAPES[c.shape]) for c in kinds]
+    return [(c, Plan(steps=10) if quick else SHAPES[c.shape]) for c in kinds]
 
 
 def run(case: Case, plan: Plan) -> Rows:
@@ -107,7 +107,7 @@ def escaped(row: dict[str, Any]) -> bool:
 
 
 def survivors(rows: Rows, *, first: bool) -> set[tuple[Any, ...]]:
-    """The settings whose learning rate the plain optimiser survives.
+    """The settings whose learning rate the unconstrained optimiser survives.
 
     It is run without the constraint, on the same loss, from the same start and with the
     same noise, and survives if its loss is never above the start's, but for rounding.
@@ -118,7 +118,7 @@ def survivors(rows: Rows, *, first: bool) -> set[tuple[Any, ...]]:
     return {
         _setting(row)
         for row in rows
-        if row["method"] == "plain"
+        if row["wrapper"] == "unconstrained"
         and not row["rose"]
         and not (first and (row["first"] is None or row["first"] > 0.5))
     }
@@ -130,9 +130,9 @@ def _setting(row):
 
 def summary(rows: Rows) -> dict[str, Any]:
     """Count everything that the tables show."""
-    guarded = [row for row in rows if row["method"] == "guarded"]
+    guarded = [row for row in rows if row["wrapper"] == "constrain"]
     return {
-        "versions": {name: version(name) for name in PACKAGES},
+        **environment(),
         "seed": SEED,
         "radius": RADIUS,
         "plans": {str(shape): plan._asdict() for shape, plan in SHAPES.items()},
@@ -156,7 +156,7 @@ def summary(rows: Rows) -> dict[str, Any]:
             name: _shares([r for r in guarded if r["optimisers"] == name])
             for name in OPTIMISERS
         },
-        "escapes": [_escapes(rows, name) for name in METHODS if name != "plain"],
+        "escapes": [_escapes(rows, name) for name in ("constrain", *RIVALS)],
     }
 
 
@@ -183,12 +183,12 @@ def _shares(rows):
     }
 
 
-def _escapes(rows, method):
-    """Over the shapes, dtype and metric that all methods were run with."""
+def _escapes(rows, wrapper):
+    """Over the shapes, dtype and metric that all wrappers were run with."""
     mine = [
         row
         for row in rows
-        if row["method"] == method
+        if row["wrapper"] == wrapper
         and tuple(row["shape"]) in SMALL
         and (row["dtype"], row["metric"]) == ("float32", "stiefel")
     ]
@@ -199,7 +199,7 @@ def _escapes(rows, method):
 
     loss, both = survivors(rows, first=False), survivors(rows, first=True)
     return {
-        "method": method,
+        "wrapper": wrapper,
         "all": count(),
         "loss survives": count(loss),
         "loss and first step survive": count(both),
@@ -228,12 +228,12 @@ steps:
 
 {shortened}
 
-How often each method leaves Ω₁, in float32 on the small shapes: of all settings; of
-those where the plain optimiser's loss never rises above the start's; and of those
-where, besides, its first step along the projected gradient ends in Ω_(1/2). The start
-is on the manifold, so no β could change that step: with `dissolve_gradients` alone,
-other settings are lost whatever it is. `constrain(…, beta="auto")` takes the steps of
-Algorithm 1 only where they stay inside the radius.
+How often each wrapper leaves Ω₁, in float32 on the small shapes: of all settings; of
+those where the unconstrained optimiser's loss never rises above the start's; and of
+those where, besides, its first step along the projected gradient ends in Ω_(1/2). The
+start is on the manifold, so no β could change that step: with `dissolve_gradients`
+alone, other settings are lost whatever it is. Guarded means `keep_feasible` behind the
+optimiser.
 
 {escapes}
 """
@@ -259,28 +259,22 @@ def tables(counts: dict[str, Any]) -> str:
         for name, row in counts["shortened"].items()
     ]
     escapes = [
-        [e["method"], *(_of(v) for v in e.values() if isinstance(v, dict))]
+        [e["wrapper"], *(_of(v) for v in e.values() if isinstance(v, dict))]
         for e in counts["escapes"]
     ]
     groups = [k for k, v in counts["escapes"][0].items() if isinstance(v, dict)]
     return _TEXT.format(
         radius=RADIUS,
-        totals=_table(("", "count"), totals),
-        worst=_table((*columns, *sizes), worst),
-        shortened=_table(("optimiser", *shares), shortened),
-        escapes=_table(("method", *groups), escapes),
+        totals=table(("", "count"), totals),
+        worst=table((*columns, *sizes), worst),
+        shortened=table(("optimiser", *shares), shortened),
+        escapes=table(("wrapper", *groups), escapes),
     )
 
 
 def _of(count):
     n, k = count["settings"], count["escapes"]
     return f"{k} of {n} ({k / n:.1%})" if n else "none"
-
-
-def _table(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
-    header = list(header)
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -290,15 +284,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The command line after the program's name; the process's own if None.
     """
     began = time.perf_counter()
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.feasibility.sweep")
+    parser = make_parser("sweep", __doc__, RESULTS / "feasibility")
     add = parser.add_argument
-    add("--quick", action="store_true", help="one small shape, ten steps a setting")
-    add("--out", type=Path, default=Path("benchmarks/results/sweep"))
     add("--records", type=Path, default=Path("runs/sweep.jsonl"), help="every setting")
     add("--resume", action="store_true", help="skip the programs in the records")
     add("--jobs", type=int, default=2, help="programs at a time")
     options = parser.parse_args(argv)
-    options.out.mkdir(parents=True, exist_ok=True)
     options.records.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         options.records.unlink(missing_ok=True)
@@ -309,33 +300,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     keys = {json.dumps(entry["program"]) for entry in done}
     rows = [row for entry in done for row in entry["rows"]]
     items = [i for i in cases(quick=options.quick) if json.dumps(i) not in keys]
-    todo = len(items)
-
-    def save(finished):
-        counts = {"programs left": todo - finished} | summary(rows)
-        text = json.dumps(counts, indent=1, ensure_ascii=False)
-        (options.out / "sweep.json").write_text(text + "\n", "utf-8")
-        (options.out / "sweep.md").write_text(tables(counts), "utf-8")
 
     # Compiling keeps one core busy, so two programs at a time; JAX must not be forked.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, spawn) as pool:
         jobs = {pool.submit(run, *item): item for item in items}
         try:
-            bar = tqdm(as_completed(jobs), total=todo, unit="program")
-            for finished, job in enumerate(bar, 1):
+            bar = tqdm(as_completed(jobs), total=len(items), unit="program")
+            for job in bar:
                 entry = {"program": jobs[job], "rows": job.result()}
                 rows += entry["rows"]
                 with options.records.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(entry) + "\n")
-                save(finished)
         finally:
             # After an error, or the pool would run the rest and no one take it.
             pool.shutdown(cancel_futures=True)
-    save(todo)
-    print((options.out / "sweep.md").read_text("utf-8"))
+    counts = summary(rows)
+    write(options.out, "sweep", counts, tables(counts))
     print(f"{time.perf_counter() - began:.0f} s in all")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Train one constrained network in one process or in many.
 
-``python -m benchmarks.scaling.launch --processes 4 -- python -m benchmarks.scaling.distributed`` trains
-on the devices of four processes, ``python -m benchmarks.scaling.distributed`` on those of one,
+``python -m benchmarks launch --processes 4 -- python -m benchmarks distributed`` trains
+on the devices of four processes, ``python -m benchmarks distributed`` on those of one,
 with the same result. The mesh has two axes: the rows of the constrained kernel are
 spread over "model", the examples of a batch over "data". Every process saves its part
 of a checkpoint with Orbax, and ``--resume`` goes on from the newest, in as many
@@ -224,7 +224,7 @@ def say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scaling.distributed",
+        prog="python -m benchmarks distributed",
         description="Train one constrained network in one process or in many.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -248,7 +248,3 @@ def _positive(text: str) -> int:
 
 # What argparse calls the type in its messages.
 _positive.__name__ = "int"
-
-
-if __name__ == "__main__":
-    main()

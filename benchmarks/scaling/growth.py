@@ -1,39 +1,50 @@
-"""How a step grows with its matrices and their number: ``python -m benchmarks.scaling.growth``.
+"""How a step grows with its matrices and their number: ``python -m benchmarks growth``.
 
 Time, temporary memory, and the seconds to trace and to compile, in float32: against n,
 p, the matrices of a stack and the leaves of a tree. All programs of a sweep take turns.
 Exponents are the slopes of a least-squares line through the logarithms.
 """
 
-import argparse
-import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import optax
 from tqdm import tqdm
 
-import cdopt_jax as cdx
-from benchmarks.cost import MATRICES, PAIRS, in_stack, inputs
-from benchmarks.scaling.growth_report import figure, table
-from benchmarks.shared.timing import environment, interleaved
+from benchmarks.cost.products import inputs
+from benchmarks.scaling.growth_report import figure, report
+from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
+from benchmarks.shared.methods.leaves import STACKS
+from benchmarks.shared.results import RESULTS, environment, make_parser, write
+from benchmarks.shared.timing import Program, compiled, interleaved
 
 BUDGET = 3.0  # seconds of each program
-STACK = (1000, 16, 8)
 LEAVES = 300
-METHODS: dict[str, Callable[[], optax.GradientTransformation]] = {
-    "keep_feasible": lambda: cdx.keep_feasible(MATRICES),
-    "constrain(sgd)": lambda: cdx.constrain(optax.sgd(1.0), MATRICES),
+
+
+class Kind(NamedTuple):
+    """An optimiser, and what holds it to the manifold."""
+
+    wrapper: str
+    optimiser: str
+    rate: float
+
+    def make(self) -> optax.GradientTransformation:
+        """The transformation."""
+        return WRAPPERS[self.wrapper](OPTIMISERS[self.optimiser](self.rate), STACKS)
+
+
+METHODS = {
+    "keep_feasible(sgd)": Kind(wrapper="keep_feasible", optimiser="sgd", rate=1.0),
+    "constrain(sgd)": Kind(wrapper="constrain", optimiser="sgd", rate=1.0),
 }
-OPTIMISERS: dict[str, Callable[[], optax.GradientTransformation]] = {
-    "sgd": lambda: optax.sgd(1.0),
+WITHOUT = {
+    "sgd": Kind(wrapper="unconstrained", optimiser="sgd", rate=1.0),
     "constrain(sgd)": METHODS["constrain(sgd)"],
-    "adam": lambda: optax.adam(1e-3),
-    "constrain(adam)": lambda: cdx.constrain(optax.adam(1e-3), MATRICES),
+    "adam": Kind(wrapper="unconstrained", optimiser="adam", rate=1e-3),
+    "constrain(adam)": Kind(wrapper="constrain", optimiser="adam", rate=1e-3),
 }
 
 Shapes = list[tuple[int, ...]]
@@ -55,20 +66,16 @@ QUICK: dict[str, dict[int, Shapes]] = {
 }
 
 
-class Program(NamedTuple):
-    """A compiled step, its arguments, and the seconds to trace and to compile it."""
+class Step(NamedTuple):
+    """A compiled step, and the same without arguments."""
 
-    run: Callable[[], Any]
-    temporary: int
-    trace: float
-    compile: float
+    program: Program
+    run: partial[Any]
 
 
-def prepare(
-    make: Callable[[], optax.GradientTransformation], shapes: Shapes
-) -> Program:
+def prepare(kind: Kind, shapes: Shapes) -> Step:
     """Compile one update of a tree with leaves of these shapes."""
-    tx, params, grads = make(), {}, {}
+    tx, params, grads = kind.make(), {}, {}
     for i, shape in enumerate(shapes):
         params[f"w{i:03}"], grads[f"w{i:03}"] = inputs(shape)
     # A state as all steps but the first find it.
@@ -80,26 +87,17 @@ def prepare(
 
     # Else what another program has traced would not be traced again.
     jax.clear_caches()
-    began = time.perf_counter()
-    lowered = jax.jit(step).lower(params, state, grads)
-    traced = time.perf_counter()
-    program: Any = lowered.compile()
-    done = time.perf_counter()
+    program = compiled(step, params, state, grads)
     # The first step looks at a point of which nothing is known; later ones need not.
-    params, state = program(params, state, grads)
-    return Program(
-        partial(program, params, state, grads),
-        program.memory_analysis().temp_size_in_bytes,
-        traced - began,
-        done - traced,
-    )
+    params, state = program.call(params, state, grads)
+    return Step(program=program, run=partial(program.call, params, state, grads))
 
 
 def sweep(sizes: dict[int, Shapes], repeats: int) -> list[dict[str, Any]]:
     """A record for each method and size."""
     keys = [(method, size) for size in sizes for method in METHODS]
-    programs = {key: prepare(METHODS[key[0]], sizes[key[1]]) for key in tqdm(keys)}
-    thunks = {f"{m} {size}": p.run for (m, size), p in programs.items()}
+    steps = {key: prepare(METHODS[key[0]], sizes[key[1]]) for key in tqdm(keys)}
+    thunks = {f"{m} {size}": step.run for (m, size), step in steps.items()}
     seconds = interleaved(thunks, repeats, budget=BUDGET)
     return [
         {
@@ -107,65 +105,42 @@ def sweep(sizes: dict[int, Shapes], repeats: int) -> list[dict[str, Any]]:
             "size": size,
             "shape": sizes[size][-1],
             "seconds": seconds[f"{method} {size}"],
-            "temporary": program.temporary,
-            "trace": program.trace,
-            "compile": program.compile,
+            "temporary": program.temporary_bytes,
+            "trace": program.trace_seconds,
+            "compile": program.compile_seconds,
         }
-        for (method, size), program in programs.items()
+        for (method, size), (program, _) in steps.items()
     ]
 
 
-def stack(shape: tuple[int, ...], repeats: int) -> dict[str, Any]:
-    """The guarded step of many small matrices in one leaf, beside its products."""
-    ours, bare = PAIRS["guarded step"]
-    thunks, compiling = {}, {}
-    for name, step in {"guarded step": ours, "products": in_stack(bare)}.items():
-        jax.clear_caches()
-        x, u = inputs(shape)
-        began = time.perf_counter()
-        program = jax.jit(step).lower(x, u).compile()
-        compiling[name] = time.perf_counter() - began
-        thunks[name] = partial(program, x, u)
-    seconds = interleaved(thunks, repeats)
-    return {"shape": shape, "seconds": seconds, "compile": compiling}
-
-
-def optimisers(count: int, repeats: int) -> dict[str, Any]:
+def many_leaves(count: int, repeats: int) -> dict[str, Any]:
     """Compilation and step for many equal leaves, with and without the constraint."""
     shapes: Shapes = [(64, 16)] * count
-    programs = {name: prepare(make, shapes) for name, make in tqdm(OPTIMISERS.items())}
-    seconds = interleaved({k: p.run for k, p in programs.items()}, repeats)
+    steps = {name: prepare(kind, shapes) for name, kind in tqdm(WITHOUT.items())}
+    seconds = interleaved({name: step.run for name, step in steps.items()}, repeats)
     rows = {
-        name: {"trace": p.trace, "compile": p.compile, "seconds": seconds[name]}
-        for name, p in programs.items()
+        name: {
+            "trace": program.trace_seconds,
+            "compile": program.compile_seconds,
+            "seconds": seconds[name],
+        }
+        for name, (program, _) in steps.items()
     }
     return {"leaves": count, "rows": rows}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the records, the tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--quick", action="store_true", help="small sizes, to see that it runs")
-    add("--repeats", type=int)
-    add("--out", type=Path, default=Path("benchmarks/results/growth"))
+    parser = make_parser("growth", __doc__, RESULTS / "scaling")
+    parser.add_argument("--repeats", type=int)
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     repeats = options.repeats or (3 if options.quick else 31)
     plan = QUICK if options.quick else SWEEPS
     result = {
-        **environment("jax", "jaxlib", "optax", "numpy"),
+        **environment(),
         "repeats": repeats,
         "sweeps": {name: sweep(sizes, repeats) for name, sizes in plan.items()},
-        "stack": stack((50, 16, 8) if options.quick else STACK, repeats),
-        "optimisers": optimisers(10 if options.quick else LEAVES, repeats),
+        "many leaves": many_leaves(10 if options.quick else LEAVES, repeats),
     }
-    (options.out / "growth.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = table(result)
-    (options.out / "growth.md").write_text(text)
+    write(options.out, "growth", result, report(result))
     figure(options.out / "growth.png", result["sweeps"])
-    print(text)
-
-
-if __name__ == "__main__":
-    main()

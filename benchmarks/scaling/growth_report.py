@@ -1,13 +1,15 @@
-"""The tables and the figure of `benchmarks.scaling.growth`."""
+"""The tables and the figure of `growth`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+
+from benchmarks.shared.figures import blank, in_powers
+from benchmarks.shared.results import surroundings
+from benchmarks.shared.tables import table
 
 # What is drawn, with its unit; and marker and line of each method, told apart without
 # colour as well.
@@ -17,7 +19,7 @@ FIELDS = {
     "trace": (1.0, "to trace (s)"),
     "compile": (1.0, "to compile (s)"),
 }
-STYLES = {"keep_feasible": "o-", "constrain(sgd)": "s--"}
+STYLES = {"keep_feasible(sgd)": "o-", "constrain(sgd)": "s--"}
 LABELS = {
     "n": "rows n of n×{p}",
     "p": "columns p of {n}×p",
@@ -27,16 +29,12 @@ LABELS = {
     "distinct leaves": "leaves of different shapes",
 }
 # Products of n×p×p and of p×p×p in a step on one device, once the point is known.
-PRODUCTS = {"keep_feasible": (4, 1), "constrain(sgd)": (6, 1)}
+PRODUCTS = {"keep_feasible(sgd)": (2, 1), "constrain(sgd)": (4, 1)}
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     """The slope of the least-squares line through the logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
-
-
-def _row(*cells):
-    return "| " + " | ".join(cells) + " |"
 
 
 def _label(name, records):
@@ -49,18 +47,19 @@ def _columns(records, method, field):
     return [r["size"] for r in mine], [r[field] for r in mine]
 
 
-def _measured(records) -> Iterator[str]:
-    yield _row("size", "method", "ms", "temporary MB", "trace, s", "compile, s")
-    yield "|---" * 6 + "|"
-    for r in records:
-        cells = [f"{unit * r[field]:.3g}" for field, (unit, _) in FIELDS.items()]
-        yield _row(str(r["size"]), r["method"], *cells)
+def _measured(records) -> str:
+    rows = [
+        [r["size"], r["method"]]
+        + [f"{unit * r[field]:.3g}" for field, (unit, _) in FIELDS.items()]
+        for r in records
+    ]
+    return table(
+        ("size", "method", "ms", "temporary MB", "trace, s", "compile, s"), rows
+    )
 
 
-def _exponents(sweeps) -> Iterator[str]:
-    heads = ("time", "time, upper half", "temporary memory", "trace", "compile")
-    yield _row("in", "method", *heads)
-    yield "|---" * 7 + "|"
+def _exponents(sweeps) -> str:
+    rows = []
     for name, records in sweeps.items():
         for method in STYLES:
             sizes, seconds = _columns(records, method, "seconds")
@@ -68,13 +67,14 @@ def _exponents(sweeps) -> Iterator[str]:
             fits = {f: _columns(records, method, f) for f in FIELDS}
             first, *rest = [f"{exponent(*pair):.2f}" for pair in fits.values()]
             upper = f"{exponent(sizes[half:], seconds[half:]):.2f}"
-            yield _row(_label(name, records), method, first, upper, *rest)
+            rows.append([_label(name, records), method, first, upper, *rest])
+    heads = ("time", "time, upper half", "temporary memory", "trace", "compile")
+    return table(("in", "method", *heads), rows)
 
 
-def _local(records) -> Iterator[str]:
+def _local(records) -> str:
     """The exponents between neighbouring p, and those of the multiplications."""
-    yield _row("p", "method", "p×p×p of all multiplications", "exponent", "expected")
-    yield "|---" * 5 + "|"
+    rows = []
     for method, (tall, small) in PRODUCTS.items():
         mine = [r for r in records if r["method"] == method]
         for low, high in pairwise(mine):
@@ -83,63 +83,55 @@ def _local(records) -> Iterator[str]:
                 tall * r["shape"][0] * r["size"] ** 2 + small * r["size"] ** 3
                 for r in (low, high)
             ]
-            yield _row(
-                f"{sizes[0]} to {sizes[1]}",
-                method,
-                f"{small * sizes[1] ** 3 / work[1]:.1%}",
-                f"{exponent(sizes, [low['seconds'], high['seconds']]):.2f}",
-                f"{exponent(sizes, work):.2f}",
+            rows.append(
+                [
+                    f"{sizes[0]} to {sizes[1]}",
+                    method,
+                    f"{small * sizes[1] ** 3 / work[1]:.1%}",
+                    f"{exponent(sizes, [low['seconds'], high['seconds']]):.2f}",
+                    f"{exponent(sizes, work):.2f}",
+                ]
             )
+    heads = ("p", "method", "p×p×p of all multiplications", "exponent", "expected")
+    return table(heads, rows)
 
 
-def _stacked(stack) -> str:
-    seconds, compiling = stack["seconds"], stack["compile"]
-    ours, bare = seconds["guarded step"], seconds["products"]
-    return (
-        f"\n{'×'.join(map(str, stack['shape']))} in one leaf: the guarded step takes "
-        f"{1e3 * ours:.3g} ms, {ours / bare:.2f} times its bare products' "
-        f"{1e3 * bare:.3g} ms, and {compiling['guarded step']:.2f} s to trace and "
-        f"compile, against {compiling['products']:.2f} s.\n"
-    )
+def _many_leaves(record) -> str:
+    rows = [
+        (
+            name,
+            f"{row['trace']:.2f}",
+            f"{row['compile']:.2f}",
+            f"{1e3 * row['seconds']:.3g}",
+        )
+        for name, row in record["rows"].items()
+    ]
+    return table(("optimiser", "trace, s", "compile, s", "ms a step"), rows)
 
 
-def _optimisers(record) -> Iterator[str]:
-    yield f"{record['leaves']} leaves of 64×16:\n"
-    yield _row("optimiser", "trace, s", "compile, s", "ms a step")
-    yield "|---" * 4 + "|"
-    for name, row in record["rows"].items():
-        cells = f"{row['trace']:.2f}", f"{row['compile']:.2f}"
-        yield _row(name, *cells, f"{1e3 * row['seconds']:.3g}")
-
-
-def table(result: dict[str, Any]) -> str:
+def report(result: dict[str, Any]) -> str:
     """The whole report in Markdown."""
-    sweeps = result["sweeps"]
-    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
-    lines = [
+    sweeps, many = result["sweeps"], result["many leaves"]
+    parts = [
         "Exponents with which a step grows, float32, short steps: slopes of "
         "least-squares lines through the logarithms of medians; for the time, those of "
         "the larger half of the sizes too, since the smaller ones are mostly the cost "
-        f"of a call. Device: {result['device']}, {result['cpus']} processors, load "
-        f"{result['load']:.1f} before the run; {versions}; up to {result['repeats']} "
-        "turns.\n",
-        *_exponents(sweeps),
-        "\nWhere the p×p×p products show: the exponents of the time in p between "
-        "neighbouring sizes, and those that the multiplications alone would have.\n",
-        *_local(sweeps["p"]),
-        _stacked(result["stack"]),
-        *_optimisers(result["optimisers"]),
+        f"of a call. Up to {result['repeats']} turns. {surroundings(result)}",
+        _exponents(sweeps),
+        "Where the p×p×p products show: the exponents of the time in p between "
+        "neighbouring sizes, and those that the multiplications alone would have.",
+        _local(sweeps["p"]),
+        f"{many['leaves']} leaves of 64×16:",
+        _many_leaves(many),
     ]
     for name, records in sweeps.items():
-        lines += [f"\n{_label(name, records)}:\n", *_measured(records)]
-    return "\n".join(lines) + "\n"
+        parts += [f"{_label(name, records)}:", _measured(records)]
+    return "\n\n".join(parts)
 
 
 def figure(path: Path, sweeps: dict[str, list[dict[str, Any]]]) -> None:
     """Draw each quantity against each size."""
-    drawn = Figure(figsize=(4 * len(sweeps), 3 * len(FIELDS)), layout="constrained")
-    # The canvas is named rather than left to pyplot, so that no display is needed.
-    canvas = FigureCanvasAgg(drawn)
+    drawn = blank(4 * len(sweeps), 3 * len(FIELDS))
     panels = drawn.subplots(len(FIELDS), len(sweeps), sharex="col")
     for row, (field, (unit, label)) in zip(panels, FIELDS.items(), strict=True):
         for axes, (name, records) in zip(row, sweeps.items(), strict=True):
@@ -147,11 +139,7 @@ def figure(path: Path, sweeps: dict[str, list[dict[str, Any]]]) -> None:
                 sizes, values = _columns(records, method, field)
                 slope = f"{method}, {exponent(sizes, values):.2f}"
                 axes.plot(sizes, [unit * v for v in values], style, label=slope)
-            axes.set(xscale="log", yscale="log", ylabel=label)
-            axes.set_xlabel(_label(name, records))
-            sizes = sorted({r["size"] for r in records})
-            axes.set_xticks(sizes, list(map(str, sizes)), minor=False)
-            axes.set_xticks([], minor=True)
-            axes.grid(alpha=0.3)
+            axes.set(xlabel=_label(name, records), ylabel=label)
+            in_powers(axes, sorted({r["size"] for r in records}))
             axes.legend(title="exponent", fontsize="small")
-    canvas.print_png(path)
+    drawn.savefig(path, dpi=100)

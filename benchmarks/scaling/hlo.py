@@ -38,10 +38,14 @@ class Work(NamedTuple):
         """The sum, the other counted so many times."""
         more = Counter({kind: times * n for kind, n in other.bytes.items()})
         rounds = self.rounds + times * other.rounds
-        return Work(self.bytes + more, rounds, self.flops + times * other.flops)
+        return Work(
+            bytes=self.bytes + more,
+            rounds=rounds,
+            flops=self.flops + times * other.flops,
+        )
 
 
-NOTHING = Work(Counter(), 0, 0)
+NOTHING = Work(bytes=Counter(), rounds=0, flops=0)
 
 
 def read(text: str) -> tuple[Work, Work]:
@@ -96,9 +100,10 @@ def _lines(block):
         kind = operation.removesuffix("-start")
         own = NOTHING
         if kind in COLLECTIVES:
-            own = Work(Counter({kind: _size(result)}), 1, 0)
+            own = Work(bytes=Counter({kind: _size(result)}), rounds=1, flops=0)
         elif operation == "dot":
-            own = Work(Counter(), 0, _dot_flops(result, rest, shapes))
+            flops = _dot_flops(result, rest, shapes)
+            own = Work(bytes=Counter(), rounds=0, flops=flops)
         branches = _BRANCHES.search(rest)
         assert branches or operation != "conditional", line
         calls = operation in ("fusion", "call", "while")

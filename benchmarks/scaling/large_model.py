@@ -1,4 +1,4 @@
-"""What a 70B-parameter model would pay: ``python -m benchmarks.scale``.
+"""What a 70B-parameter model would pay: ``python -m benchmarks large-model``.
 
 Nothing runs. One step for each kernel of a Llama-like model, tensor-parallel over eight
 devices, is compiled at its full size for eight simulated ones; its collectives and its
@@ -6,10 +6,7 @@ matrix products are read from the compiled program, and what they would take fol
 from the assumptions in `ASSUMED`.
 """
 
-import argparse
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +17,9 @@ from tqdm import tqdm
 
 import cdopt_jax as cdx
 from benchmarks.scaling.hlo import Work, read
-from benchmarks.shared.timing import environment
+from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
+from benchmarks.shared.results import RESULTS, environment, make_parser, write
+from benchmarks.shared.tables import table
 
 MODEL, HEADS, KV_HEADS, HEAD, HIDDEN = 8192, 64, 8, 128, 28672
 LAYERS, VOCABULARY = 80, 128256
@@ -70,16 +69,20 @@ def _attention(*, per_head: bool) -> dict[str, Kernel]:
     inward = cdx.layers.attention(per_head=per_head)
     outward = cdx.layers.attention_out(per_head=per_head)
     return {
-        f"query{how}": Kernel(_QUERY, _HEADS_LAST, inward),
-        f"key, value{how}": Kernel(_KEY, _HEADS_LAST, inward, 2),
-        f"output{how}": Kernel(_OUT, _HEADS_FIRST, outward),
+        f"query{how}": Kernel(shape=_QUERY, split=_HEADS_LAST, reading=inward),
+        f"key, value{how}": Kernel(
+            shape=_KEY, split=_HEADS_LAST, reading=inward, number=2
+        ),
+        f"output{how}": Kernel(shape=_OUT, split=_HEADS_FIRST, reading=outward),
     }
 
 
 _DENSE = cdx.layers.dense()
 _FEED_FORWARD = {
-    "gate, up": Kernel((MODEL, HIDDEN), P(None, "model"), _DENSE, 2),
-    "down": Kernel((HIDDEN, MODEL), P("model", None), _DENSE),
+    "gate, up": Kernel(
+        shape=(MODEL, HIDDEN), split=P(None, "model"), reading=_DENSE, number=2
+    ),
+    "down": Kernel(shape=(HIDDEN, MODEL), split=P("model", None), reading=_DENSE),
 }
 CHOICES: dict[str, dict[str, Kernel]] = {
     "attention, per head": _attention(per_head=True),
@@ -94,7 +97,9 @@ CHOICES: dict[str, dict[str, Kernel]] = {
 }
 METHODS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "keep_feasible": cdx.keep_feasible,
-    "constrain(adam)": lambda mask: cdx.constrain(optax.adam(1e-3), mask),
+    "constrain(adam)": lambda mask: WRAPPERS["constrain"](
+        OPTIMISERS["adam"](1e-3), mask
+    ),
 }
 
 
@@ -116,9 +121,11 @@ def compile_step(kernel: Kernel, method: str, mesh: jax.sharding.Mesh) -> Any:
     return lowered.compile({"xla_backend_optimization_level": "0"})
 
 
-def survey(method: str, mesh: jax.sharding.Mesh) -> dict[str, dict[str, Any]]:
+def survey(
+    method: str, mesh: jax.sharding.Mesh, choices: dict[str, dict[str, Kernel]]
+) -> dict[str, dict[str, Any]]:
     """The work of one kernel of each sort, on one device."""
-    kernels = {name: k for chosen in CHOICES.values() for name, k in chosen.items()}
+    kernels = {name: k for chosen in choices.values() for name, k in chosen.items()}
     found = {}
     for name, kernel in tqdm(kernels.items(), desc=method):
         program = compile_step(kernel, method, mesh)
@@ -163,35 +170,31 @@ def verdict(share: float) -> str:
     return "noticeable" if share < 0.1 else "not affordable"
 
 
-def _row(*cells):
-    return "| " + " | ".join(cells) + " |"
-
-
-def _kernel_rows(found) -> Iterator[str]:
-    yield _row("kernel", "TFLOP", "MB sent", "rounds", "kinds", "temporary MB", "long")
-    yield "|---" * 7 + "|"
+def _kernel_table(found) -> str:
+    rows = []
     for name, record in found.items():
         usual, rare = record["usual"], record["rare"]
         kinds = [f"{k} {n / 1e6:.3g} MB" for k, n in usual["bytes"].items() if n > 1e3]
-        more = f"+{rare['flops'] / 1e12:.3g} TFLOP, {rare['sent'] / 1e6:.3g} MB"
-        yield _row(
-            name,
-            f"{usual['flops'] / 1e12:.3g}",
-            f"{usual['sent'] / 1e6:.3g}",
-            str(usual["rounds"]),
-            ", ".join(kinds) or "single numbers",
-            f"{record['temporary'] / 1e6:.4g}",
-            more,
+        rows.append(
+            [
+                name,
+                f"{usual['flops'] / 1e12:.3g}",
+                f"{usual['sent'] / 1e6:.3g}",
+                usual["rounds"],
+                ", ".join(kinds) or "single numbers",
+                f"{record['temporary'] / 1e6:.4g}",
+                f"+{rare['flops'] / 1e12:.3g} TFLOP, {rare['sent'] / 1e6:.3g} MB",
+            ]
         )
+    heads = ("TFLOP", "MB sent", "rounds", "kinds", "temporary MB", "long")
+    return table(("kernel", *heads), rows)
 
 
-def _price_rows(prices) -> Iterator[str]:
+def _price_table(prices) -> str:
     heads = ("constrained", "FLOPs, of the step's", "the same in each copy", "GB sent")
     heads += ("seconds", "with fast products", "of the step's time", "long steps, s")
-    yield _row(*heads, "")
-    yield "|---" * (len(heads) + 1) + "|"
-    for name, p in prices.items():
-        yield _row(
+    rows = [
+        [
             name,
             f"{p['flops, once']:.2e}",
             f"{p['flops, repeated']:.2%}",
@@ -201,23 +204,26 @@ def _price_rows(prices) -> Iterator[str]:
             f"{p['share']:.2%}",
             f"{p['long seconds']:.3g}",
             verdict(p["share"]),
-        )
+        ]
+        for name, p in prices.items()
+    ]
+    return table((*heads, ""), rows)
 
 
-def page(result: dict[str, Any]) -> str:
+def report(result: dict[str, Any]) -> str:
     """The report in Markdown."""
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
-    lines = [
+    parts = [
         "What the constraint would cost a 70B-parameter model, from the programs that "
-        f"XLA compiles for its kernels at full size ({versions}); nothing was run.\n",
-        _row("assumed", ""),
-        "|---|---|",
-        *(_row(name, text) for name, text in result["assumed"].items()),
+        f"XLA compiles for its kernels at full size ({versions}); nothing was run.",
+        table(("assumed", ""), result["assumed"].items()),
     ]
     for method, record in result["methods"].items():
-        lines += [f"\n## {method}\n", *_price_rows(record["prices"])]
-        lines += ["\nOne kernel, on each device:\n", *_kernel_rows(record["kernels"])]
-    return "\n".join([*lines, "", *conclusions(result["methods"])]) + "\n"
+        parts += [f"## {method}", _price_table(record["prices"])]
+        parts += ["One kernel, on each device:", _kernel_table(record["kernels"])]
+    if not result["quick"]:
+        parts += conclusions(result["methods"])
+    return "\n\n".join(parts)
 
 
 def conclusions(methods: dict[str, Any]) -> Iterator[str]:
@@ -227,12 +233,12 @@ def conclusions(methods: dict[str, Any]) -> Iterator[str]:
     heads, whole = prices["attention, per head"], prices["all, whole"]
     query = kernels["query, per head"]["usual"], kernels["query, whole"]["usual"]
     spans = kernels["down"]["temporary"] / (4 * MODEL**2)
-    yield "## In words\n"
+    yield "## In words"
     yield (
         f"Matrices of {MODEL} × {HEAD}, one for each head, are "
         f"{verdict(heads['share'])}: {heads['share']:.2%} of the step's time with "
         "Adam. Each device holds whole heads, so nothing but single numbers crosses "
-        "the link.\n"
+        "the link."
     )
     yield (
         f"Whole kernels, with p = {MODEL}, are {verdict(whole['share'])}: "
@@ -242,7 +248,7 @@ def conclusions(methods: dict[str, Any]) -> Iterator[str]:
         "while the rows are shared out, every device makes them in full. What is "
         f"summed over devices is p × p matrices, {4 * MODEL**2 / 1e6:.0f} MB each, "
         "however small a device's share. The program plans for "
-        f"{spans:.0f} such matrices at a time, long steps included.\n"
+        f"{spans:.0f} such matrices at a time, long steps included."
     )
     yield (
         f"Counted once, whole kernels are {whole['flops, once']:.1%} of the step's "
@@ -253,23 +259,16 @@ def conclusions(methods: dict[str, Any]) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Compile, count, and write the records and the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/scale"))
+    """Compile, count, and write the records and the report."""
+    parser = make_parser("large-model", __doc__, RESULTS / "scaling")
     options = parser.parse_args(arguments)
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    options.out.mkdir(parents=True, exist_ok=True)
     mesh = jax.make_mesh((DEVICES,), ("model",))
-    result = environment("jax", "jaxlib", "optax") | {"assumed": ASSUMED, "methods": {}}
+    kept = list(CHOICES)[:1] if options.quick else CHOICES
+    choices = {name: CHOICES[name] for name in kept}
+    result = environment() | {"assumed": ASSUMED, "quick": options.quick, "methods": {}}
     for method in METHODS:
-        found = survey(method, mesh)
-        prices = {name: price(kernels, found) for name, kernels in CHOICES.items()}
+        found = survey(method, mesh, choices)
+        prices = {name: price(kernels, found) for name, kernels in choices.items()}
         result["methods"][method] = {"kernels": found, "prices": prices}
-    (options.out / "scale.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = page(result)
-    (options.out / "scale.md").write_text(text)
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+    write(options.out, "large_model", result, report(result))

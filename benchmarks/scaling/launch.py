@@ -1,6 +1,6 @@
 """Start one command as several JAX processes on this machine.
 
-``python -m benchmarks.scaling.launch --processes 4 -- python -m benchmarks.scaling.distributed`` runs
+``python -m benchmarks launch --processes 4 -- python -m benchmarks distributed`` runs
 the command after ``--`` four times. Each copy finds in its environment what
 `jax.distributed.initialize` asks for:
 
@@ -158,7 +158,7 @@ def _free_port() -> int:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scaling.launch",
+        prog="python -m benchmarks launch",
         description="Start one command as several JAX processes on this machine.",
         usage="%(prog)s [--processes N] -- COMMAND …",
     )
@@ -172,7 +172,3 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     if not options.command:
         parser.error("no command: put it after --, as in -- python train.py")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

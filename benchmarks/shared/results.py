@@ -76,6 +76,6 @@ def surroundings(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     load = f", load {result['load']:.1f} before" if "load" in result else ""
     return (
-        f"Device: {result['device']}, {result['processors']} processors{load}; "
+        f"Device: {result['device']}, processors: {result['processors']}{load}; "
         f"{versions}."
     )

@@ -1,16 +1,16 @@
 """Runs of a solver: compiled once, timed in chunks, judged between them."""
 
 import math
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Problem
+from benchmarks.shared.problems import Problem
+from benchmarks.shared.timing import compiled, timed
 from benchmarks.solvers.rivals.signature import Solver
 
 
@@ -65,12 +65,20 @@ def judge(problem: Problem) -> Judge:
     def measure(x):
         (feasibility,) = cdx.feasibility(x, problem.mask).values()
         projected = cdx.project(x, problem.mask)
-        values = problem.value(x), problem.value(projected), feasibility
-        return values, projected
+        found = {
+            "value": problem.value(x),
+            "projected_value": problem.value(projected),
+            "feasibility": feasibility,
+        }
+        return found, projected
 
     def record(step, seconds, x):
         values, projected = measure(x)
-        return Record(step, seconds, *map(float, values)), projected
+        found = dict(
+            zip(("value", "projected_value", "feasibility"), values, strict=True)
+        )
+        found = {name: float(v) for name, v in found.items()}
+        return Record(step=step, seconds=seconds, **found), projected
 
     return record
 
@@ -113,12 +121,12 @@ def run(
             0, how_many, lambda _, state: solver.step(problem, state), state
         )
 
-    first, compiling = _compiled(begin, start)
+    first = compiled(begin, start)
     # The first call of a program takes milliseconds more than later ones.
-    _timed(first, start)
-    state, spent = _timed(first, start)
-    chunk, more = _compiled(advance, jnp.asarray(every), state)
-    _timed(chunk, jnp.asarray(1), state)
+    timed(first.call, start)
+    state, spent = timed(first.call, start)
+    chunk = compiled(advance, jnp.asarray(every), state)
+    timed(chunk.call, jnp.asarray(1), state)
     record_of = judge(problem)
     record, projected = record_of(0, spent, solver.point(state))
     records = [record]
@@ -127,21 +135,13 @@ def run(
         if not math.isfinite(record.value) or (stop and stop(record)):
             break
         how_many = min(every, steps - step)
-        state, took = _timed(chunk, jnp.asarray(how_many), state)
+        state, took = timed(chunk.call, jnp.asarray(how_many), state)
         step, spent = step + how_many, spent + took
         record, projected = record_of(step, spent, solver.point(state))
         records.append(record)
-    return Trace(solver.point(state), projected, records, compiling + more)
-
-
-def _compiled(function, *arguments) -> tuple[Any, float]:
-    began = time.perf_counter()
-    program = jax.jit(function).lower(*arguments).compile()
-    return program, time.perf_counter() - began
-
-
-def _timed(program, *arguments) -> tuple[Any, float]:
-    jax.block_until_ready(arguments)
-    began = time.perf_counter()
-    result = jax.block_until_ready(program(*arguments))
-    return result, time.perf_counter() - began
+    return Trace(
+        x=solver.point(state),
+        projected=projected,
+        records=records,
+        compile_seconds=first.seconds + chunk.seconds,
+    )

@@ -1,32 +1,58 @@
-"""Tables and figures of the suite: ``python -m benchmarks.suite_report DIR``."""
+"""Tables and figures of the suite, and the runs gathered in one file."""
 
-import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+
+from benchmarks.shared.figures import blank
+from benchmarks.shared.results import surroundings
+from benchmarks.shared.tables import number, table
 
 GAP = 1e-4
+KEPT, ENVIRONMENT = "solvers.json", "environment.json"
 Run = dict[str, Any]
+COLUMNS = {
+    "relative gap": ("gap", ".1e", 1),
+    "‖XᵀBX − I‖, end": ("feasibility", ".1e", 1),
+    "at worst": ("worst_feasibility", ".1e", 1),
+    "projected": ("projected_feasibility", ".1e", 1),
+    "stationarity": ("stationarity", ".1e", 1),
+    "zeros, %": ("sparsity", ".0f", 100),
+    "steps": ("steps", ".0f", 1),
+    "s to 1e-4": ("time", ".3g", 1),
+    "compile, s": ("compile_seconds", ".1f", 1),
+    "error": ("error", ".1e", 1),
+}
+"""The title of each column, with its field, its format and its unit."""
 
 
-def load(folder: Path) -> list[Run]:
-    """The runs of a folder, with the gap of each value to the best of any method."""
-    runs = [json.loads(file.read_text()) for file in sorted(folder.glob("runs/*.json"))]
+def gather(folder: Path) -> dict[str, Any]:
+    """The environment and the runs: those that are there, or those that were kept."""
+    runs = folder / "runs"
+    if not (runs / ENVIRONMENT).is_file():
+        return json.loads((folder / KEPT).read_text("utf-8"))
+    files = sorted(set(runs.glob("*.json")) - {runs / ENVIRONMENT})
+    around = json.loads((runs / ENVIRONMENT).read_text("utf-8"))
+    return around | {"runs": [json.loads(file.read_text()) for file in files]}
+
+
+def judged(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the gap of each value to the best of any method."""
+    found = []
     for run in runs:
         rivals = [r for r in runs if _key(r) == _key(run)]
         known = [r["projected_value"] for r in rivals if _feasible(r)]
         known += [run["best_known"]] if run["best_known"] is not None else []
-        run["best"] = min(known)
-        run["scale"] = max(abs(run["best"]), 1e-12)
-        run["gap"] = (run["projected_value"] - run["best"]) / run["scale"]
-        run["time"] = _time_to(run, GAP)
-    return runs
+        best = min(known)
+        scale = max(abs(best), 1e-12)
+        gap = (run["projected_value"] - best) / scale
+        more = {"best": best, "scale": scale, "gap": gap}
+        found.append({**run, **more, "time": _time_to({**run, **more}, GAP)})
+    return found
 
 
 def _key(run):
@@ -58,49 +84,24 @@ def _in_order(runs):
     return sorted({r["method"] for r in runs}, key=lambda m: (m[:4] != "cdx:", m))
 
 
-def table(runs: Sequence[Run]) -> Iterator[str]:
+def results(runs: Sequence[Run]) -> str:
     """Of each problem and method, medians over seeds; the quickest in bold."""
-    yield (
-        "| problem | method | relative gap | ‖XᵀBX − I‖, end | at worst | projected | "
-        "stationarity | zeros, % | steps | s to 1e-4 | compile, s | error |"
-    )
-    yield "|---" * 12 + "|"
+    rows = []
     for problem in dict.fromkeys(run["problem"] for run in runs):
         here = [run for run in runs if run["problem"] == problem]
         methods = _in_order(here)
         times = {m: _median(here, m, "time") for m in methods}
         quickest = min(times.values())
         for method in methods:
-            look = {
-                field: _median(here, method, field)
-                for field in (
-                    "gap",
-                    "feasibility",
-                    "worst_feasibility",
-                    "projected_feasibility",
-                    "stationarity",
-                    "sparsity",
-                    "steps",
-                    "compile_seconds",
-                )
-            }
-            time = _number(times[method], ".3g")
+            time = number(times[method], ".3g")
             bold = times[method] == quickest and math.isfinite(quickest)
-            cells = [
-                problem,
-                method,
-                _number(look["gap"], ".1e"),
-                _number(look["feasibility"], ".1e"),
-                _number(look["worst_feasibility"], ".1e"),
-                _number(look["projected_feasibility"], ".1e"),
-                _number(look["stationarity"], ".1e"),
-                f"{100 * look['sparsity']:.0f}",
-                f"{look['steps']:.0f}",
-                f"**{time}**" if bold else time,
-                f"{look['compile_seconds']:.1f}",
-                _number(_median(here, method, "error"), ".1e"),
-            ]
-            yield "| " + " | ".join(cells) + " |"
+            cells = {
+                title: number(unit * _median(here, method, field), form)
+                for title, (field, form, unit) in COLUMNS.items()
+            }
+            cells["s to 1e-4"] = f"**{time}**" if bold else time
+            rows.append([problem, method, *cells.values()])
+    return table(["problem", "method", *COLUMNS], rows)
 
 
 def _median(runs, method, field):
@@ -109,15 +110,9 @@ def _median(runs, method, field):
     return float(np.median(known)) if known else math.nan
 
 
-def _number(value, form):
-    return f"{value:{form}}" if math.isfinite(value) else "—"
-
-
-def verdicts(runs: Sequence[Run]) -> Iterator[str]:
+def verdicts(runs: Sequence[Run]) -> str:
     """What must hold, problem by problem and seed by seed."""
-    yield "| problem | seed | our best gap | lowest | quickest to 1e-4 | ours / it |"
-    yield "|---|---|---|---|---|---|"
-    near = quick = total = 0
+    rows, near, quick = [], 0, 0
     for key in dict.fromkeys(map(_key, runs)):
         here = [run for run in runs if _key(run) == key]
         own = [run for run in here if mine(run)]
@@ -126,26 +121,21 @@ def verdicts(runs: Sequence[Run]) -> Iterator[str]:
         lowest = min(here, key=lambda r: r["gap"])
         first = min(here, key=lambda r: r["time"])
         fastest = min(r["time"] for r in own)
-        total += 1
         near += gap <= (1e-6 if smooth else GAP)
         quick += fastest <= first["time"] < math.inf
         ratio = fastest / first["time"] if first["time"] > 0 else 1.0
-        yield (
-            f"| {key[0]} | {key[1]} | {gap:.1e} | {lowest['method']} | "
-            f"{first['method']} | {_number(ratio, '.2f')} |"
-        )
-    yield ""
-    yield (
-        f"One of ours ends within 1e-4 of the best value any method found (1e-6 on the "
-        f"smooth problems) in {near} of {total}; ours is the quickest to a gap of 1e-4 "
-        f"in {quick} of {total}."
-    )
+        names = lowest["method"], first["method"]
+        rows.append([*key, f"{gap:.1e}", *names, number(ratio, ".2f")])
     worst = max((r["projected_feasibility"] for r in runs if mine(r)), default=0.0)
     rise = max(
         (r["projected_value"] - r["value"]) / r["scale"] for r in runs if mine(r)
     )
-    yield ""
-    yield (
+    heads = ("our best gap", "lowest", "quickest to 1e-4", "ours / it")
+    return (
+        f"{table(('problem', 'seed', *heads), rows)}\n\n"
+        f"One of ours ends within 1e-4 of the best value any method found (1e-6 on the "
+        f"smooth problems) in {near} of {len(rows)}; ours is the quickest to a gap of "
+        f"1e-4 in {quick} of {len(rows)}.\n\n"
         f"After projection, ‖XᵀBX − I‖ of ours is at most {worst:.1e}, and the "
         f"objective at most {rise:.1e} of its size above that before."
     )
@@ -156,16 +146,13 @@ def profile(path: Path, runs: Sequence[Run]) -> None:
 
     Of the runs that it is made for: most rivals are for one kind of problem.
     """
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = blank(10, 6)
     axes = figure.subplots()
     factors = np.geomspace(1, 100, 200)
     best = {
         key: min(r["time"] for r in runs if _key(r) == key) for key in map(_key, runs)
     }
-    for method in sorted(
-        {r["method"] for r in runs}, key=lambda m: (m[:4] != "cdx:", m)
-    ):
+    for method in _in_order(runs):
         own = [r for r in runs if r["method"] == method and best[_key(r)] < math.inf]
         ratios = np.array([r["time"] / max(best[_key(r)], 1e-9) for r in own])
         shares = [100 * np.mean(ratios <= f) if len(ratios) else 0 for f in factors]
@@ -180,7 +167,7 @@ def profile(path: Path, runs: Sequence[Run]) -> None:
     )
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper")
-    canvas.print_png(path)
+    figure.savefig(path, dpi=100)
 
 
 def convergence(path: Path, runs: Sequence[Run]) -> None:
@@ -188,8 +175,7 @@ def convergence(path: Path, runs: Sequence[Run]) -> None:
     names = list(dict.fromkeys(run["problem"] for run in runs))
     columns = 3
     rows = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(14, 3.4 * rows), layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = blank(14, 3.4 * rows)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     methods = _in_order(runs)
     seed = min(run["seed"] for run in runs)
@@ -219,49 +205,35 @@ def convergence(path: Path, runs: Sequence[Run]) -> None:
     figure.suptitle(
         "Relative gap to the best value found, against seconds without compilation"
     )
-    canvas.print_png(path)
+    figure.savefig(path, dpi=100)
 
 
 def write(folder: Path) -> None:
-    """Write the report and the figures into the folder."""
-    runs = load(folder)
-    around = json.loads((folder / "environment.json").read_text())
-    versions = ", ".join(f"{k} {v}" for k, v in around["versions"].items())
+    """Write the report, the figures and the runs behind them into the folder."""
+    content = gather(folder)
+    lines = ",\n".join(map(json.dumps, content["runs"]))
+    head = {name: part for name, part in content.items() if name != "runs"}
+    text = json.dumps(head).removesuffix("}")
+    (folder / KEPT).write_text(f'{text}, "runs": [\n{lines}\n]}}\n', "utf-8")
+    runs = judged(content["runs"])
     seeds = len({run["seed"] for run in runs})
-    lines = [
+    parts = [
         "# Solvers on nonsmooth, smooth and generalized problems",
-        "",
-        f"float64 on {around['device']} with {around['cpus']} processors; {versions}. "
-        f"Medians over up to {seeds} seeds. Methods of `cdx.minimize` begin with "
-        "`cdx:`. The gap is that of the objective, at the projected point, to the "
-        "least value that any method found or theory gives, relative to it. "
-        "Stationarity is "
-        "the norm of the projected gradient; of the tangential proximal step, where "
-        "there is a regularizer; of the least element in the hull of gradients sampled "
-        "within 1e-6, where f has kinks. Zeros are entries below 1e-5. Times are those "
-        "of steps: compilation is apart, and so is the evaluation between them. The "
-        "geometric subgradient method of the literature has the best of twelve "
-        "stepsizes. The error is the distance from what was planted.",
-        "",
-        *verdicts(runs),
-        "",
-        *table(runs),
-        "",
+        f"float64. {surroundings(content)} Medians over up to {seeds} seeds. Methods "
+        "of `cdx.minimize` begin with `cdx:`. The gap is that of the objective, at the "
+        "projected point, to the least value that any method found or theory gives, "
+        "relative to it. Stationarity is the norm of the projected gradient; of the "
+        "tangential proximal step, where there is a regularizer; of the least element "
+        "in the hull of gradients sampled within 1e-6, where f has kinks. Zeros are "
+        "entries below 1e-5. Times are those of steps: compilation is apart, and so is "
+        "the evaluation between them. The geometric subgradient method of the "
+        "literature has the best of twelve stepsizes. The error is the distance from "
+        "what was planted.",
+        verdicts(runs),
+        results(runs),
         "![](profile.png)",
-        "",
         "![](convergence.png)",
     ]
-    (folder / "suite.md").write_text("\n".join(lines) + "\n")
+    (folder / "solvers.md").write_text("\n\n".join(parts) + "\n", "utf-8")
     profile(folder / "profile.png", runs)
     convergence(folder / "convergence.png", runs)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the report of a folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    write(parser.parse_args(arguments).folder)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from jax import lax
 
 import cdopt_jax as cdx
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers import Solver
+from benchmarks.solvers.rivals import Solver
 
 AHEAD = 500
 """How many steps of a rival tell where a start leads."""

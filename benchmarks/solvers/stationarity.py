@@ -5,9 +5,7 @@ import jax.numpy as jnp
 
 import cdopt_jax as cdx
 from benchmarks.shared.methods.proximal import solve_tangential
-from benchmarks.shared.problems.signature import Problem
-
-RADIUS, SAMPLES = 1e-6, 64
+from benchmarks.shared.problems import Problem
 
 
 def stationarity(problem: Problem, x: jax.Array) -> float:

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from benchmarks.shared.algebra import norm
 from benchmarks.shared.methods.proximal import solve_tangential
 from benchmarks.shared.methods.retraction import polar_gram
-from benchmarks.shared.problems.signature import Problem
+from benchmarks.shared.problems import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
     is_finite,
     is_stiefel,
-    norm,
     proximal,
     regularizer_value,
 )
@@ -90,7 +90,9 @@ def manpg(*, adaptive: bool = False) -> Solver:
         rate = 1 / lipschitz(problem, x)
         dual = jnp.zeros((x.shape[1], x.shape[1]), x.dtype)
         one = jnp.ones([], x.dtype)
-        return ManPGState(x, problem.value(x), dual, rate, rate, one)
+        return ManPGState(
+            x=x, value=problem.value(x), dual=dual, rate=rate, least=rate, size=one
+        )
 
     def step(problem: Problem, state: ManPGState) -> ManPGState:
         x, value, dual, rate, least, size = state
@@ -129,9 +131,11 @@ def manpg(*, adaptive: bool = False) -> Solver:
             following = jnp.where(share == 1, rate * GROWTH, shorter)
         # The multiplier is that of t times the problem.
         dual = solved.dual * (following / rate)
-        return ManPGState(x, value, dual, following, least, norm(v))
+        return ManPGState(
+            x=x, value=value, dual=dual, rate=following, least=least, size=norm(v)
+        )
 
     def applies(problem: Problem) -> bool:
         return problem.smooth and is_stiefel(problem) and is_finite(problem)
 
-    return Solver(init, step, lambda state: state.x, applies)
+    return Solver(init=init, step=step, point=lambda state: state.x, applies=applies)

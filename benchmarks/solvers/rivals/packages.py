@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.shared.problems.signature import Problem
+from benchmarks.shared.problems import Problem
+from benchmarks.shared.timing import compiled
 from benchmarks.solvers.driving import Judge, Stop, Trace, judge
 from benchmarks.solvers.rivals.signature import (
     is_finite,
@@ -250,9 +251,8 @@ def pystop_slpg(
 
 
 def _compile(*wanted):
-    began = time.perf_counter()
-    programs = [jax.jit(f).lower(*arguments).compile() for f, *arguments in wanted]
-    return programs, time.perf_counter() - began
+    programs = [compiled(f, *arguments) for f, *arguments in wanted]
+    return [p.call for p in programs], sum(p.seconds for p in programs)
 
 
 def _warm(problem, x):
@@ -267,7 +267,12 @@ def _trace(solve, recorder, back, compiling):
         solve()
     recorder.record()
     x = back(jnp.asarray(recorder.x))
-    return Trace(x, recorder.projected, recorder.records, compiling)
+    return Trace(
+        x=x,
+        projected=recorder.projected,
+        records=recorder.records,
+        compile_seconds=compiling,
+    )
 
 
 def _for_trust_regions(problem: Problem) -> bool:
@@ -291,10 +296,12 @@ def _for_slpg(problem: Problem) -> bool:
 
 PACKAGES: dict[str, Package] = {
     "pymanopt-trust-regions": Package(
-        pymanopt_trust_regions, _for_trust_regions, "pymanopt"
+        run=pymanopt_trust_regions, applies=_for_trust_regions, name="pymanopt"
     ),
     "pymanopt-trust-regions-grassmann": Package(
-        partial(pymanopt_trust_regions, subspaces=True), _for_subspaces, "pymanopt"
+        run=partial(pymanopt_trust_regions, subspaces=True),
+        applies=_for_subspaces,
+        name="pymanopt",
     ),
-    "pystop-slpg": Package(pystop_slpg, _for_slpg, "pystop"),
+    "pystop-slpg": Package(run=pystop_slpg, applies=_for_slpg, name="pystop"),
 }

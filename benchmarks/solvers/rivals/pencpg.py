@@ -6,17 +6,14 @@ import jax
 import jax.numpy as jnp
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Problem
+from benchmarks.shared.algebra import inner, norm, product, symmetric
+from benchmarks.shared.problems import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
-    inner,
     is_stiefel,
-    norm,
-    product,
     proximal,
     quotient,
     row_weights,
-    symmetric,
 )
 
 FIRST, SHARE, LONGEST = 5, 0.001, 1e5
@@ -75,7 +72,8 @@ def pencpg(*, beta: float | None = None, radius: float = 1.1) -> Solver:
         weight = 0.1 * size if beta is None else jnp.asarray(beta, x.dtype)
         d = direction(problem, x, weight)
         rate = SHARE / (size + norm(d))
-        return PenCPGState(x, d, jnp.zeros([], jnp.int32), weight, rate)
+        none = jnp.zeros([], jnp.int32)
+        return PenCPGState(x=x, direction=d, step=none, beta=weight, rate=rate)
 
     def step(problem: Problem, state: PenCPGState) -> PenCPGState:
         x, old, k, weight, rate = state
@@ -88,13 +86,13 @@ def pencpg(*, beta: float | None = None, radius: float = 1.1) -> Solver:
         short = quotient(inner(s, y), inner(y, y), rate)
         following = jnp.minimum(jnp.where(k % 2 == 0, long, short), LONGEST)
         following = jnp.where(k + 1 < FIRST, rate, following)
-        return PenCPGState(new, d, k + 1, weight, following)
+        return PenCPGState(x=new, direction=d, step=k + 1, beta=weight, rate=following)
 
     def applies(problem: Problem) -> bool:
         made_for = problem.smooth and is_stiefel(problem)
         return made_for and row_weights(problem) is not None
 
-    return Solver(init, step, lambda state: state.x, applies)
+    return Solver(init=init, step=step, point=lambda state: state.x, applies=applies)
 
 
 def _regularizer(problem):

@@ -7,17 +7,9 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jax import lax
 
-from benchmarks.shared.problems.signature import Problem
-from benchmarks.solvers.rivals.signature import (
-    Solver,
-    inner,
-    is_matrix,
-    metric,
-    norm,
-    product,
-    quotient,
-    symmetric,
-)
+from benchmarks.shared.algebra import inner, norm, product, symmetric
+from benchmarks.shared.problems import Problem
+from benchmarks.solvers.rivals.signature import Solver, is_matrix, metric, quotient
 
 # Wen and Yin's settings: sufficient descent, shrinking, and the memory of the reference
 # value of Zhang and Hager.
@@ -92,16 +84,16 @@ def riemannian_gradient() -> Solver:
         gradient = _gradient(B, factor, x, bx, g)
         one = jnp.ones([], x.dtype)
         return GradientState(
-            x,
-            bx,
-            value,
-            gradient,
+            x=x,
+            lowered=bx,
+            value=value,
+            gradient=gradient,
             # Of the start's own size, if FIRST would be longer than that.
-            jnp.minimum(FIRST, norm(x) / norm(gradient.d)),
-            value,
-            one,
-            jnp.zeros([], jnp.int32),
-            factor,
+            rate=jnp.minimum(FIRST, norm(x) / norm(gradient.d)),
+            reference=value,
+            weight=one,
+            step=jnp.zeros([], jnp.int32),
+            factor=factor,
         )
 
     def step(problem: Problem, state: GradientState) -> GradientState:
@@ -141,21 +133,21 @@ def riemannian_gradient() -> Solver:
         weight = MEMORY * state.weight + 1
         reference = (MEMORY * state.weight * state.reference + value) / weight
         return GradientState(
-            moved,
-            bx,
-            value,
-            new,
-            jnp.clip(following, 1e-20, 1e20),
-            reference,
-            weight,
-            state.step + 1,
-            state.factor,
+            x=moved,
+            lowered=bx,
+            value=value,
+            gradient=new,
+            rate=jnp.clip(following, 1e-20, 1e20),
+            reference=reference,
+            weight=weight,
+            step=state.step + 1,
+            factor=state.factor,
         )
 
     def applies(problem: Problem) -> bool:
         return problem.smooth and problem.regularizer is None and is_matrix(problem)
 
-    return Solver(init, step, lambda state: state.x, applies)
+    return Solver(init=init, step=step, point=lambda state: state.x, applies=applies)
 
 
 def _apply(B: Any, x: jax.Array) -> jax.Array:
@@ -180,14 +172,14 @@ def _gradient(B, factor, x, bx, g):
     if factor is not None:
         s = symmetric(product(x.T, g))
         raised = jsl.cho_solve((factor, True), g)
-        return Tangent(raised - product(x, s), g - product(bx, s))
+        return Tangent(d=raised - product(x, s), lowered=g - product(bx, s))
     if B is None:
         d = g - product(x, symmetric(product(x.T, g)))
-        return Tangent(d, d)
+        return Tangent(d=d, lowered=d)
     # MS + SM = 2Φ(XᵀBG) with M = XᵀB²X, in the eigenvectors of M.
     values, vectors = jnp.linalg.eigh(symmetric(product(bx.T, bx)))
     right = 2 * symmetric(product(bx.T, g))
     right = product(product(vectors.T, right), vectors)
     s = right / (values[:, None] + values)
     d = g - product(bx, product(product(vectors, s), vectors.T))
-    return Tangent(d, d)
+    return Tangent(d=d, lowered=d)

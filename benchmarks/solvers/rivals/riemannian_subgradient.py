@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 import cdopt_jax as cdx
+from benchmarks.shared.algebra import norm
 from benchmarks.shared.methods.retraction import polar_gram
-from benchmarks.shared.problems.signature import Problem
-from benchmarks.solvers.rivals.signature import Solver, is_finite, is_stiefel, norm
+from benchmarks.shared.problems import Problem
+from benchmarks.solvers.rivals.signature import Solver, is_finite, is_stiefel
 
 
 class SubgradientState(NamedTuple):
@@ -49,7 +50,7 @@ def riemannian_subgradient(
         slope = norm(subgradient(problem, x))
         unit = norm(x) / jnp.where(slope > 0, slope, 1)
         scale = jnp.asarray(size, x.dtype) * (1 if absolute else unit)
-        return SubgradientState(x, jnp.zeros([], jnp.int32), scale)
+        return SubgradientState(x=x, step=jnp.zeros([], jnp.int32), scale=scale)
 
     def step(problem: Problem, state: SubgradientState) -> SubgradientState:
         x, k, scale = state
@@ -57,9 +58,9 @@ def riemannian_subgradient(
         now = (k + 1).astype(x.dtype)
         rate = scale / jnp.sqrt(now) if decay is None else scale * decay**now
         moved = polar_gram(x - rate * subgradient(problem, x))
-        return SubgradientState(moved, k + 1, scale)
+        return SubgradientState(x=moved, step=k + 1, scale=scale)
 
     def applies(problem: Problem) -> bool:
         return is_stiefel(problem) and is_finite(problem)
 
-    return Solver(init, step, lambda state: state.x, applies)
+    return Solver(init=init, step=step, point=lambda state: state.x, applies=applies)

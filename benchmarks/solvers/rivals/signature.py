@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Problem
+from benchmarks.shared.problems import Problem
 
 
 class Solver(NamedTuple):

@@ -7,18 +7,15 @@ import jax.numpy as jnp
 from jax import lax
 
 import cdopt_jax as cdx
-from benchmarks.shared.problems.signature import Problem
+from benchmarks.shared.algebra import inner, norm, product, symmetric
+from benchmarks.shared.problems import Problem
 from benchmarks.solvers.rivals.signature import (
     Solver,
-    inner,
     is_finite,
     is_stiefel,
-    norm,
-    product,
     proximal,
     quotient,
     row_weights,
-    symmetric,
 )
 
 # The authors' settings: their first steps, in units of 1/L, and how many of them; the
@@ -90,14 +87,14 @@ def slpg() -> Solver:
                 dual = _multiplier(problem, x, gradient, share * unit, zero, 0)
                 rates = jnp.full(MEMORY, jnp.nan, x.dtype)
         return SLPGState(
-            x,
-            gradient,
-            _direction(problem, x, gradient, dual),
-            jnp.zeros([], jnp.int32),
-            unit,
-            share * unit,
-            rates,
-            dual,
+            x=x,
+            gradient=gradient,
+            direction=_direction(problem, x, gradient, dual),
+            step=jnp.zeros([], jnp.int32),
+            unit=unit,
+            rate=share * unit,
+            rates=rates,
+            dual=dual,
         )
 
     def step(problem: Problem, state: SLPGState) -> SLPGState:
@@ -125,13 +122,20 @@ def slpg() -> Solver:
             state.step + 1 < first, rate, jnp.minimum(following, longest)
         )
         return SLPGState(
-            new, gradient, direction, state.step + 1, state.unit, following, rates, dual
+            x=new,
+            gradient=gradient,
+            direction=direction,
+            step=state.step + 1,
+            unit=state.unit,
+            rate=following,
+            rates=rates,
+            dual=dual,
         )
 
     def applies(problem: Problem) -> bool:
         return problem.smooth and is_stiefel(problem) and is_finite(problem)
 
-    return Solver(init, step, lambda state: state.x, applies)
+    return Solver(init=init, step=step, point=lambda state: state.x, applies=applies)
 
 
 def _direction(problem, x, gradient, dual):
