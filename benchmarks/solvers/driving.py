@@ -11,7 +11,7 @@ from jax import lax
 import cdopt_jax as cdx
 from benchmarks.shared.problems import Problem
 from benchmarks.shared.timing import compiled, timed
-from benchmarks.solvers.rivals.signature import Solver
+from benchmarks.solvers.signature import Solver
 
 
 class Record(NamedTuple):
@@ -73,12 +73,9 @@ def judge(problem: Problem) -> Judge:
         return found, projected
 
     def record(step, seconds, x):
-        values, projected = measure(x)
-        found = dict(
-            zip(("value", "projected_value", "feasibility"), values, strict=True)
-        )
-        found = {name: float(v) for name, v in found.items()}
-        return Record(step=step, seconds=seconds, **found), projected
+        found, projected = measure(x)
+        values = {name: float(value) for name, value in found.items()}
+        return Record(step=step, seconds=seconds, **values), projected
 
     return record
 

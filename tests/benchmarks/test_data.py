@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import cifar, data, fashion_mnist
-from benchmarks.shared.data import DataError
+from benchmarks.shared import data
+from benchmarks.shared.data import DataError, cifar, fashion_mnist
 
 TRAIN, TEST = 200, 100
 CLASSES = {"cifar10": 10, "cifar100": 100}

@@ -27,7 +27,7 @@ each_method = pytest.mark.parametrize("name", METHODS)
 
 
 def task(gamma=0.0, beta=3.0):
-    return Task(MASK, gamma, beta, optax.constant_schedule)
+    return Task(mask=MASK, gamma=gamma, beta=beta, schedule=optax.constant_schedule)
 
 
 def start(seed=0):
@@ -100,7 +100,7 @@ def test_gradients_are_centred_for_each_output():
         assert_close(found[name], expected, 1e-12)
 
 
-@each_seed
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_lookahead_is_that_of_optax(seed):
     fast = optax.radam(0.05)
     params = {"x": jnp.asarray(normal((4, 3), seed))}
@@ -179,7 +179,9 @@ def test_the_tangential_proximal_problem_is_that_of_a_generic_solver(
     assert_close(mine, y, 1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"]
+)
 def test_it_is_solved_to_its_tolerance_from_any_multiplier(dtype):
     x = jnp.asarray(polar(normal((60, 20), 0)), dtype)
     g = normal((60, 20), 1, dtype)
@@ -201,6 +203,7 @@ def test_a_multiplier_of_the_last_step_saves_newton_steps():
     assert 0 < again.iterations < first.iterations
 
 
+@pytest.mark.slow
 def test_without_the_l1_norm_it_is_a_riemannian_gradient_step():
     params, grads = start(), jax.grad(loss)(start())
     prox = r_proxsgd(optax.constant_schedule(0.1), 0.0, MASK)

@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import math
-import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +14,7 @@ import jax
 import pytest
 from matplotlib import image
 
-from benchmarks import experiment, ocnn, report, search
+from benchmarks.ocnn import experiment, report, search, train
 from benchmarks.ocnn.measuring import Record
 from benchmarks.ocnn.runs import Run, find_runs
 from benchmarks.ocnn.training import Trainer
@@ -27,7 +27,7 @@ SHORT = ["--epochs", str(EPOCHS), "--batch-size", "128"]
 TIMES = ("seconds", "step_seconds")
 
 
-def run(*argv, module=ocnn):
+def run(*argv, module=train):
     """What a command prints."""
     # This generator compiles several times as fast as the default one.
     fast = jax.default_prng_impl("rbg")
@@ -36,7 +36,7 @@ def run(*argv, module=ocnn):
     return printed.getvalue()
 
 
-def refusal(capsys, *argv, module=ocnn):
+def refusal(capsys, *argv, module=train):
     """The line of an error, with which the command exits."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as caught:
@@ -130,10 +130,21 @@ def test_the_figures_are_pngs_with_something_on_them(finished, name):
     assert pixels.std() > 0.05
 
 
+def test_what_a_report_keeps_is_enough_to_make_it_again(finished, tmp_path):
+    out, _ = finished
+    report.write(out, out=tmp_path / "kept")
+    shutil.copytree(tmp_path / "kept", tmp_path / "copy")
+    report.write(tmp_path / "copy")
+    for name in ("report.md", "runs.json"):
+        again = (tmp_path / "copy" / name).read_bytes()
+        assert again == (out / name).read_bytes()
+
+
 def timeless(rows):
     return [{k: v for k, v in row._asdict().items() if k not in TIMES} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_same_records(
     records, tmp_path, monkeypatch
 ):
@@ -158,7 +169,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_records(
 def test_a_run_stopped_between_its_two_files_loses_nothing(tmp_path):
     folder = Run(tmp_path / "adam" / "seed-0")
     folder.begin({"learning_rate": 1.0})
-    rows = [Record(epoch, math.nan, *[0.5] * 8) for epoch in (1, 2)]
+    rest = dict.fromkeys(Record._fields[2:], 0.5)
+    rows = [Record(epoch=n, test_accuracy=math.nan, **rest) for n in (1, 2)]
     state = {"x": jax.numpy.arange(3.0)}
     folder.save(rows, state)
     file = folder.path / "records.jsonl"
@@ -201,6 +213,7 @@ def test_a_kill_and_a_resume_give_the_records_of_an_uninterrupted_run(tmp_path):
     assert timeless(Run(file.parent).records()) == timeless(expected)
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_the_table_has_their_spread(tmp_path):
     short = ["--epochs", 1, "--examples", 512, "--method", "adam"]
     printed = run(*short, "--out", tmp_path / "two", "--seeds", 0, 1)
@@ -209,6 +222,7 @@ def test_seeds_differ_and_the_table_has_their_spread(tmp_path):
     assert "±" in next(line for line in printed.splitlines() if "Adam" in line)
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_rate_of_the_highest_accuracy(tmp_path, capsys):
     out = tmp_path / "search"
     short = ["--epochs", 1, "--examples", 512]
@@ -242,7 +256,11 @@ def test_a_search_finds_the_rate_of_the_highest_accuracy(tmp_path, capsys):
         (["--dataset", "cifar10", "--data", "nowhere"], "no cifar10 in nowhere"),
         (["--dataset", "cifar100", "--data", "nowhere"], "cifar-100-python.tar.gz"),
         (["--dataset", "fashion_mnist", "--data", "nowhere"], "download train-images"),
-        (["--budget-minutes", "1e-6"], "an epoch of algorithm-1-momentum takes"),
+        pytest.param(
+            ["--budget-minutes", "1e-6"],
+            "an epoch of algorithm-1-momentum takes",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
@@ -264,6 +282,7 @@ def test_a_folder_of_another_configuration_is_left_alone(finished, capsys, tmp_p
     assert [f.name for f in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_a_budget_ends_a_run_that_can_be_resumed(tmp_path, monkeypatch):
     # Every look at the clock is a minute after the last.
     clock = iter(range(0, 10**6, 60))
@@ -283,13 +302,20 @@ def test_a_report_of_something_else_is_refused(tmp_path, capsys):
     assert "configuration.json" in line
 
 
-@pytest.mark.parametrize("module", [ocnn, search, report])
-def test_the_module_runs_as_a_program(module, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["program", "--help"])
-    # Python warns when it runs a module that is already imported.
-    monkeypatch.delitem(sys.modules, module.__name__)
-    with pytest.raises(SystemExit) as caught:
-        runpy.run_module(module.__name__, run_name="__main__")
-    assert caught.value.code == 0
-    printed = "".join(capsys.readouterr().out.split())
-    assert module is report or all(name in printed for name in METHODS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["benchmarks.ocnn", "--help"],
+        ["benchmarks", "search", "--help"],
+        ["benchmarks", "report", "--help"],
+        ["benchmarks"],
+    ],
+    ids=" ".join,
+)
+def test_the_command_runs_as_a_program(command):
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=True
+    )
+    printed = "".join(done.stdout.split())
+    wanted = METHODS if {"benchmarks.ocnn", "search"} & set(command) else ["report"]
+    assert all(name in printed for name in wanted)

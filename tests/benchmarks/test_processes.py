@@ -1,6 +1,6 @@
 """Several processes train as one does, and outlive the death of one of them.
 
-Every process here is a real one, started by `benchmarks.scaling.launch`.
+Every process here is a real one, started by `launch`.
 """
 
 import contextlib
@@ -19,8 +19,9 @@ import pytest
 
 pytest.importorskip("orbax.checkpoint")
 
-ROOT = Path(__file__).parents[1]
-TRAIN = (sys.executable, "-m", "benchmarks.scaling.distributed")
+ROOT = Path(__file__).parents[2]
+TRAIN = (sys.executable, "-m", "benchmarks", "distributed")
+LAUNCH = (sys.executable, "-m", "benchmarks", "launch")
 RECIPE = ("--steps", "12", "--save-every", "4")
 TIMEOUT = 150
 # Nothing of the tests' own settings, and programs that compile in half the time.
@@ -66,13 +67,7 @@ def started(*command):
 
 
 def launcher(count, *command):
-    return (
-        sys.executable,
-        "-m",
-        "benchmarks.scaling.launch",
-        f"--processes={count}",
-        *command,
-    )
+    return (*LAUNCH, f"--processes={count}", *command)
 
 
 def run(*command):
@@ -150,7 +145,8 @@ def whole(tmp_path_factory):
 
 
 @slices_saved
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_end_where_one_does(whole, count):
     printed = (whole(count) / "printed").read_text()
     assert f"processes {count}, devices {count}" in printed
@@ -215,7 +211,7 @@ def test_a_new_run_does_not_overwrite_an_old_one(whole):
     ],
 )
 def test_the_launcher_refuses_bad_input_in_a_line(arguments, message):
-    code, printed = run(sys.executable, "-m", "benchmarks.scaling.launch", *arguments)
+    code, printed = run(*LAUNCH, *arguments)
     assert code == 2
     assert message in printed.splitlines()[-1]
     assert "Traceback" not in printed

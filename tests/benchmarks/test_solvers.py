@@ -12,11 +12,12 @@ import scipy.optimize
 
 import cdopt_jax as cdx
 from benchmarks.shared.methods.proximal import solve_tangential, tangent_prox
-from benchmarks.shared.problems.signature import Problem
-from benchmarks.solvers import PACKAGES, RIVALS, Solver, run
+from benchmarks.shared.problems import Problem
+from benchmarks.solvers.driving import run
+from benchmarks.solvers.rivals import PACKAGES, RIVALS, Solver
 from benchmarks.solvers.rivals.manpg import lipschitz
 from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
-from benchmarks.solvers.rivals.signature import row_weights
+from benchmarks.solvers.signature import row_weights
 from tests.oracles import assert_close, normal, polar, spd
 
 
@@ -33,7 +34,7 @@ def pca(regularizer=None, n=12, p=3, seed=0, **more):
         return -jnp.sum(x * (a @ x))
 
     start = jnp.asarray(polar(normal((n, p), seed + 1)))
-    return Problem(f, start, regularizer=regularizer, **more)
+    return Problem(f=f, start=start, regularizer=regularizer, **more)
 
 
 @jax.jit
@@ -121,7 +122,9 @@ def distance_from_optimality(problem, x, gamma):
     return np.linalg.norm(design @ solved.x - target)
 
 
-@pytest.mark.parametrize("name", ["manpg", "manpg-ada"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("manpg", marks=pytest.mark.slow), "manpg-ada"]
+)
 def test_manpg_descends_at_every_step_to_a_point_that_is_stationary(name):
     gamma = 0.15
     problem, solver = pca(cdx.prox.l1(gamma)), RIVALS[name]
@@ -146,6 +149,7 @@ def test_the_lipschitz_constant_is_the_largest_curvature():
     assert lipschitz(flat, flat.start) > 0
 
 
+@pytest.mark.slow
 def test_infeasible_solvers_end_where_manpg_does_with_norms_of_rows():
     problem = pca(cdx.prox.l21(0.2))
     solved = run(RIVALS["manpg"], problem, steps=600, every=600)
@@ -213,7 +217,7 @@ def outliers(d=10, codimension=2, seed=0):
     def error(x):
         return jnp.linalg.norm(x @ x.T - planted @ planted.T)
 
-    return Problem(f, start, smooth=False, error=error)
+    return Problem(f=f, start=start, smooth=False, error=error)
 
 
 def test_geometric_steps_recover_a_planted_subspace_and_diminishing_ones_approach_it():
@@ -294,7 +298,9 @@ def counting(*, fails=10**6, pause=0.0):
         factor = jnp.where(state.step + 1 >= fails, jnp.nan, 1.0)
         return Counted(state.x * factor, state.step + 1)
 
-    return Solver(init, step, lambda state: state.x, lambda _: True)
+    return Solver(
+        init=init, step=step, point=lambda state: state.x, applies=lambda _: True
+    )
 
 
 def test_the_driver_counts_steps_and_judges_each_chunk():

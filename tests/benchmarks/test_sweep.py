@@ -4,19 +4,27 @@ import jax
 import optax
 import pytest
 
-from benchmarks import hostile, sweep
+from benchmarks.feasibility import sweep
 from benchmarks.feasibility.simulation import RADIUS, Case
+from benchmarks.shared.methods import OPTIMISERS
 
 TOGETHER = ("momentum", "adam", "lion", "rmsprop", "lamb", "schedule-free")
-PLAN = sweep.Plan(15, rates=(1e-3, 1.0, 100.0), noises=(0.0, 10.0))
+PLAN = sweep.Plan(steps=15, rates=(1e-3, 1.0, 100.0), noises=(0.0, 10.0))
 
 
-def rows(method="guarded", group=TOGETHER, shape=(8, 8), metric="stiefel", plan=PLAN):
-    return sweep.run(Case(method, group, "float32", shape, metric), plan)
+def rows(
+    wrapper="constrain", group=TOGETHER, shape=(8, 8), metric="stiefel", plan=PLAN
+):
+    case = Case(
+        wrapper=wrapper, optimisers=group, dtype="float32", shape=shape, metric=metric
+    )
+    return sweep.run(case, plan)
 
 
 @pytest.mark.parametrize("metric", sweep.METRICS)
-@pytest.mark.parametrize("shape", [(8, 8), (3, 8, 4)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(8, 8), pytest.param((3, 8, 4), marks=pytest.mark.slow)], ids=str
+)
 def test_no_optimiser_rate_or_noise_drives_the_guarded_step_out(shape, metric):
     got = rows(shape=shape, metric=metric)
     assert len(got) == len(TOGETHER) * len(PLAN.rates) * len(PLAN.noises)
@@ -54,15 +62,17 @@ ODD = {
 @pytest.mark.parametrize("metric", sweep.METRICS)
 def test_nor_do_updates_that_point_inward_or_have_a_low_rank(metric, monkeypatch):
     for name, optimiser in ODD.items():
-        monkeypatch.setitem(hostile.OPTIMISERS, name, optimiser)
-    plan = sweep.Plan(6, rates=(1.0, 2.0, 1e4), noises=(0.0, 10.0))
+        monkeypatch.setitem(OPTIMISERS, name, optimiser)
+    plan = sweep.Plan(steps=6, rates=(1.0, 2.0, 1e4), noises=(0.0, 10.0))
     got = rows(group=tuple(ODD), shape=(3, 8, 4), metric=metric, plan=plan)
     assert len(got) == 6 * len(ODD)
     assert not any(map(sweep.violated, got))
     assert max(row["spectral"] for row in got) <= RADIUS
 
 
-@pytest.mark.parametrize("alone", sweep.ALONE)
+@pytest.mark.parametrize(
+    "alone", [pytest.param("lbfgs", marks=pytest.mark.slow), "lookahead"]
+)
 def test_nor_does_one_that_searches_or_has_two_copies(alone):
     got = rows(group=(alone,))
     assert not any(map(sweep.violated, got))
@@ -70,11 +80,13 @@ def test_nor_does_one_that_searches_or_has_two_copies(alone):
 
 
 def test_what_breaks_is_reported():
-    one = sweep.Plan(15, rates=(1e-4, 100.0), noises=(0.0,))
-    got = rows("restore", ("adam",), plan=one) + rows("plain", ("adam",), plan=one)
+    one = sweep.Plan(steps=15, rates=(1e-4, 100.0), noises=(0.0,))
+    got = rows("restore_feasibility", ("adam",), plan=one)
+    got += rows("unconstrained", ("adam",), plan=one)
     assert [sweep.escaped(row) for row in got[:2]] == [False, True]
     assert sweep.survivors(got, first=False) == {("adam", (8, 8), 1e-4, 0.0)}
-    counts = {e["method"]: e for e in sweep.summary(got)["escapes"]}["restore"]
+    escapes = {e["wrapper"]: e for e in sweep.summary(got)["escapes"]}
+    counts = escapes["restore_feasibility"]
     assert counts["all"] == {"settings": 2, "escapes": 1}
     assert counts["loss and first step survive"] == {"settings": 1, "escapes": 0}
     beyond = {"finite": 1.0, "spectral": 0.6, "allowance": 1e-3}

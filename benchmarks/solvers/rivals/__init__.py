@@ -5,8 +5,8 @@ from benchmarks.solvers.rivals.packages import PACKAGES as PACKAGES, Package as 
 from benchmarks.solvers.rivals.pencpg import pencpg
 from benchmarks.solvers.rivals.riemannian_gradient import riemannian_gradient
 from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
-from benchmarks.solvers.rivals.signature import Solver as Solver
 from benchmarks.solvers.rivals.slpg import slpg
+from benchmarks.solvers.signature import Solver as Solver
 
 RIVALS: dict[str, Solver] = {
     "riemannian-subgradient": riemannian_subgradient(),

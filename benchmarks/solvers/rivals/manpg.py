@@ -10,7 +10,7 @@ from benchmarks.shared.algebra import norm
 from benchmarks.shared.methods.proximal import solve_tangential
 from benchmarks.shared.methods.retraction import polar_gram
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers.rivals.signature import (
+from benchmarks.solvers.signature import (
     Solver,
     is_finite,
     is_stiefel,

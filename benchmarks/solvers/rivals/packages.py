@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.shared.problems import Problem
 from benchmarks.shared.timing import compiled
 from benchmarks.solvers.driving import Judge, Stop, Trace, judge
-from benchmarks.solvers.rivals.signature import (
+from benchmarks.solvers.signature import (
     is_finite,
     is_matrix,
     is_stiefel,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import cdopt_jax as cdx
 from benchmarks.shared.algebra import inner, norm, product, symmetric
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers.rivals.signature import (
+from benchmarks.solvers.signature import (
     Solver,
     is_stiefel,
     proximal,

@@ -9,7 +9,7 @@ from jax import lax
 
 from benchmarks.shared.algebra import inner, norm, product, symmetric
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers.rivals.signature import Solver, is_matrix, metric, quotient
+from benchmarks.solvers.signature import Solver, is_matrix, metric, quotient
 
 # Wen and Yin's settings: sufficient descent, shrinking, and the memory of the reference
 # value of Zhang and Hager.

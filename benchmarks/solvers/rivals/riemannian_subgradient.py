@@ -9,7 +9,7 @@ import cdopt_jax as cdx
 from benchmarks.shared.algebra import norm
 from benchmarks.shared.methods.retraction import polar_gram
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers.rivals.signature import Solver, is_finite, is_stiefel
+from benchmarks.solvers.signature import Solver, is_finite, is_stiefel
 
 
 class SubgradientState(NamedTuple):

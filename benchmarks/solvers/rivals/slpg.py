@@ -9,7 +9,7 @@ from jax import lax
 import cdopt_jax as cdx
 from benchmarks.shared.algebra import inner, norm, product, symmetric
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers.rivals.signature import (
+from benchmarks.solvers.signature import (
     Solver,
     is_finite,
     is_stiefel,
