@@ -47,10 +47,9 @@ def refusal(capsys, *argv, module=train):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(once):
     """The folder of one short run, and what the run printed."""
-    out = tmp_path_factory.mktemp("runs") / "ocnn"
-    return out, run(*SHORT, "--out", out, "--method", *NAMES)
+    return once("ocnn", lambda out: run(*SHORT, "--out", out, "--method", *NAMES))
 
 
 @pytest.fixture(scope="module")
@@ -300,22 +299,3 @@ def test_a_budget_ends_a_run_that_can_be_resumed(tmp_path, monkeypatch):
 def test_a_report_of_something_else_is_refused(tmp_path, capsys):
     line = refusal(capsys, tmp_path, module=report)
     assert "configuration.json" in line
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["benchmarks.ocnn", "--help"],
-        ["benchmarks", "search", "--help"],
-        ["benchmarks", "report", "--help"],
-        ["benchmarks"],
-    ],
-    ids=" ".join,
-)
-def test_the_command_runs_as_a_program(command):
-    done = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, check=True
-    )
-    printed = "".join(done.stdout.split())
-    wanted = METHODS if {"benchmarks.ocnn", "search"} & set(command) else ["report"]
-    assert all(name in printed for name in wanted)

@@ -49,9 +49,28 @@ PENCILS = {
 }
 
 
+# Sizes at which nothing takes long; other problems are small as they are.
+SMALLER = {
+    "sparse pca": {"n": 60},
+    "sparse pca, 100x1": {"n": 40},
+    "sparse pca, 1000x2": {"n": 50},
+    "sparse pca, 1500x10": {"n": 70},
+    "group sparse pca": {"n": 60},
+    "joint diagonalisation": {"n": 15, "count": 5},
+    "procrustes": {"n": 20},
+    "pca": {"n": 60},
+    "generalized eigenvalues": {"n": 40, "p": 4},
+    "generalized eigenvalues, callable": {"n": 40, "p": 4},
+}
+
+
+def make(name, seed, **more):
+    return SUITE[name](seed, **SMALLER.get(name, {}), **more)
+
+
 @cache
 def made(name):
-    return SUITE[name](0)
+    return make(name, 0)
 
 
 def least(instance):
@@ -112,7 +131,7 @@ def test_starts_are_feasible(name):
 
 @pytest.mark.parametrize("name", SUITE)
 def test_a_problem_is_determined_by_its_seed(name):
-    first, again, other = made(name), SUITE[name](0), SUITE[name](1)
+    first, again, other = made(name), make(name, 0), make(name, 1)
     np.testing.assert_array_equal(first.start, again.start)
     assert value(first, first.start) == value(again, first.start)
     assert first.best == again.best
@@ -166,7 +185,7 @@ def test_samples_of_sparse_pca_are_centred_and_columns_of_unit_length(name):
 
 
 def test_sparse_pca_counts_entries_and_its_group_form_rows():
-    entries, rows = made("sparse pca"), SUITE["group sparse pca"](0, mu=0.8)
+    entries, rows = made("sparse pca"), make("group sparse pca", 0, mu=0.8)
     x = np.asarray(entries.start)
     explained = np.trace(x.T @ (matrix(entries) / 2) @ x)
     sizes = np.sqrt((x**2).sum(axis=1))
@@ -219,7 +238,7 @@ def test_generalized_eigenvectors_attain_the_best(name):
 
 @pytest.mark.parametrize("name", PENCILS)
 def test_a_metric_is_the_same_as_an_array_and_as_a_product(name):
-    dense, product = made(name), PENCILS[name](0, metric="callable")
+    dense, product = made(name), make(name, 0, metric="callable")
     assert callable(product.mask.B)
     assert not callable(dense.mask.B)
     np.testing.assert_allclose(metric(product), metric(dense), atol=1e-12)

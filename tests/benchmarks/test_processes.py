@@ -4,13 +4,13 @@ Every process here is a real one, started by `launch`.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -119,27 +119,17 @@ def assert_same(actual, expected, tolerance):
         )
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder of an uninterrupted run, by its number of processes.
+@pytest.fixture
+def whole(once):
+    """The folder of an uninterrupted run and what it printed, by its processes."""
 
-    Each is made once, even if pytest spreads these tests over workers of its own.
-    """
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    folder /= "processes"
-    folder.mkdir(exist_ok=True)
+    def run_to_the_end(count, out):
+        code, printed = train(count, out)
+        assert code == 0, printed
+        return printed
 
     def make(count):
-        out = folder / str(count)
-        with open(folder / f"{count}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (out / "printed").exists():
-                code, printed = train(count, out)
-                assert code == 0, printed
-                (out / "printed").write_text(printed)
-        return out
+        return once(f"processes-{count}", partial(run_to_the_end, count))
 
     return make
 
@@ -148,10 +138,10 @@ def whole(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_end_where_one_does(whole, count):
-    printed = (whole(count) / "printed").read_text()
+    _, printed = whole(count)
     assert f"processes {count}, devices {count}" in printed
     assert "kernel (32, 16) in parts of (16, 16)" in printed
-    one, several = load(whole(1)), load(whole(count))
+    one, several = load(whole(1)[0]), load(whole(count)[0])
     # Sums over processes round in another order: 2e-7 was seen.
     assert_same(several, one, tolerance=1e-6)
     for ends in (one, several):
@@ -179,12 +169,12 @@ def test_a_run_with_a_killed_process_ends_and_can_be_resumed(whole, tmp_path):
     code, printed = train(2, out, "--resume")
     assert code == 0, printed
     assert "resumed after step 4" in printed
-    assert_same(load(out), load(whole(2)), tolerance=0)
+    assert_same(load(out), load(whole(2)[0]), tolerance=0)
 
     # One process puts together what two have saved.
     code, printed = train(1, other, "--resume")
     assert code == 0, printed
-    assert_same(load(other), load(whole(2)), tolerance=1e-6)
+    assert_same(load(other), load(whole(2)[0]), tolerance=1e-6)
 
 
 def test_a_resumed_run_needs_a_checkpoint(tmp_path):
@@ -195,8 +185,9 @@ def test_a_resumed_run_needs_a_checkpoint(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_a_new_run_does_not_overwrite_an_old_one(whole):
-    code, printed = train(1, whole(1))
+    code, printed = train(1, whole(1)[0])
     assert code == 2
     assert "has checkpoints; go on from them by --resume" in printed.splitlines()[-1]
 
