@@ -13,8 +13,8 @@ class Command(NamedTuple):
     Attributes:
         module: The module whose ``main`` it is, inside of `benchmarks`.
         answers: What it answers.
-        duration: About how long it runs on two cores; with ``--quick`` it is minutes
-            at most.
+        duration: About how long it runs on two cores; with ``--quick``, which those
+            that take minutes or more have, it is two minutes at most.
         result: What it writes.
     """
 
@@ -28,7 +28,7 @@ COMMANDS = {
     "ocnn": Command(
         module="ocnn.train",
         answers="the paper's experiment: every method, accuracy and sparsity",
-        duration="2 min; hours on CIFAR",
+        duration="a minute; hours on CIFAR",
         result="runs/ocnn/report.md; kept: results/ocnn/*/report.md",
     ),
     "search": Command(
@@ -46,49 +46,49 @@ COMMANDS = {
     "sweep": Command(
         module="feasibility.sweep",
         answers="does it stay feasible: optimisers, rates, noise, dtypes, metrics",
-        duration="1 h",
+        duration="an hour",
         result="results/feasibility/sweep.md",
     ),
     "precision": Command(
         module="feasibility.precision",
         answers="does it stay feasible in bf16 and f16, with and without copies",
-        duration="2 min",
+        duration="minutes",
         result="results/feasibility/precision.md",
     ),
     "convergence": Command(
         module="convergence.command",
         answers="does it converge as well: five questions",
-        duration="2 h; --only one of them less",
+        duration="hours",
         result="results/convergence/convergence.md",
     ),
     "step": Command(
         module="cost.step",
         answers="what one step costs, ours and the rivals'",
-        duration="15 min",
+        duration="minutes",
         result="results/cost/step.md",
     ),
     "products": Command(
         module="cost.products",
         answers="what a step costs over its bare matrix products",
-        duration="5 min",
+        duration="minutes",
         result="results/cost/products.md",
     ),
     "training": Command(
         module="cost.training",
         answers="what a training step of VGG-19 costs, every method",
-        duration="20 min",
+        duration="minutes",
         result="results/cost/training.md",
     ),
     "growth": Command(
         module="scaling.growth",
         answers="does it scale: with n, p, batch and leaves",
-        duration="10 min",
+        duration="minutes",
         result="results/scaling/growth.md",
     ),
     "large-model": Command(
         module="scaling.large_model",
         answers="what a tensor-parallel model of 70B parameters would pay",
-        duration="10 min",
+        duration="minutes",
         result="results/scaling/large_model.md",
     ),
     "distributed": Command(

@@ -101,12 +101,12 @@ class _Run:
 
     def __call__(self, rate: float) -> dict[str, float]:
         steps = self._course.steps
-        rate = jnp.asarray(rate, jnp.float32)
-        state = jax.tree.map(jnp.asarray, self._make(rate).init(self._start))
+        given = jnp.asarray(rate, jnp.float32)
+        state = jax.tree.map(jnp.asarray, self._make(given).init(self._start))
         carry = (self._start, state, jnp.zeros([], jnp.int32), jnp.zeros([], bool))
         key = jax.random.key(0)
         for _ in range(0, steps, self._chunk):
-            carry = self._advance(carry, rate, key)
+            carry = self._advance(carry, given, key)
             if self._course.gap is not None and bool(carry[-1]):
                 break
         params, state, count, met = carry
@@ -139,7 +139,7 @@ class _Run:
             updates, after = tx.update(grads, state, params, **more)
             # Some optimisers promote a moment or two, which a loop does not allow.
             after = jax.tree.map(lambda a, b: a.astype(b.dtype), after, state)
-            params = optax.apply_updates(params, updates)
+            params: Any = optax.apply_updates(params, updates)
             met = jnp.zeros([], bool)
             if course.gap is not None:
                 projected = cdx.project(self._here(params), problem.mask)

@@ -18,7 +18,7 @@ FALL = 1e-6
 USUAL = (0.1, 1.0, 10.0)
 """For the optimisers whose steps have about the length of the learning rate."""
 
-LONGER = dict.fromkeys(("sgd", "momentum", "nesterov", "sm3"), (3.0, 30.0, 300.0))
+LONGER = dict.fromkeys(["sgd", "momentum", "nesterov", "sm3"], (3.0, 30.0, 300.0))
 """For those whose steps have about the length of the gradient."""
 
 

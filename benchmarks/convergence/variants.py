@@ -33,7 +33,10 @@ def _transported_momentum(rate) -> optax.GradientTransformation:
         )
         return optax.tree.scale(-rate, buffer), buffer
 
-    return optax.GradientTransformation(optax.tree.zeros_like, update)
+    def init(params):
+        return optax.tree.zeros_like(params)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _matrix_adam(rate) -> optax.GradientTransformation:

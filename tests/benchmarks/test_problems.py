@@ -35,9 +35,6 @@ NO_BEST = (
     "joint diagonalisation",
 )
 SAMPLED = (
-    "subspace l1",
-    "subspace l2",
-    "dictionary",
     "generalized eigenvalues",
     "cca digits",
     "lda digits",

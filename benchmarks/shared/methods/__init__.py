@@ -7,11 +7,12 @@ own. Tables and figures show the labels that are given here.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import optax
 
-from benchmarks.shared.methods import dissolving
+from benchmarks.shared.methods.dissolving import algorithm_2, on_h, ranger
 from benchmarks.shared.methods.landing import landing
 from benchmarks.shared.methods.leaves import descending, on_constrained
 from benchmarks.shared.methods.optimisers import OPTIMISERS as OPTIMISERS
@@ -83,11 +84,13 @@ def _wrapped(
     return _subgradient(label, make, learning_rate, minimises=minimises)
 
 
-def _steps(label: str, step: Callable[..., jax.Array], **more: str) -> Entry:
+def _steps(
+    label: str, step: Callable[..., jax.Array], minimises: str = _SUBGRADIENT
+) -> Entry:
     def make(task, schedule):
         return descending(step, schedule, task.mask)
 
-    return _subgradient(label, make, 0.5, **more)
+    return _subgradient(label, make, 0.5, minimises=minimises)
 
 
 def _expen(label: str, step: Callable[..., jax.Array]) -> Entry:
@@ -102,6 +105,21 @@ def _expen(label: str, step: Callable[..., jax.Array]) -> Entry:
     return _subgradient(label, make, 0.5, point=cubed)
 
 
+def _on_h(label: str, optimiser: Callable[..., Any], learning_rate: float) -> Entry:
+    return Entry(
+        make=on_h(optimiser),
+        label=label,
+        minimises=_SUBGRADIENT,
+        learning_rate=learning_rate,
+    )
+
+
+def _prox(
+    label: str, make: Callable[[Task, float], Method], learning_rate: float
+) -> Entry:
+    return Entry(make=make, label=label, minimises=_PROX, learning_rate=learning_rate)
+
+
 def _r_proxsgd(task: Task, rate: float) -> Method:
     return Method(
         transform=r_proxsgd(task.schedule(rate), task.gamma, task.mask),
@@ -112,56 +130,25 @@ def _r_proxsgd(task: Task, rate: float) -> Method:
 
 
 METHODS: dict[str, Entry] = {
-    "algorithm-1": Entry(
-        make=dissolving.algorithm_1,
-        label="Algorithm 1 (SGD on h)",
-        minimises=_SUBGRADIENT,
-        learning_rate=0.5,
+    "algorithm-1": _on_h("Algorithm 1 (SGD on h)", OPTIMISERS["sgd"], 0.5),
+    "algorithm-1-momentum": _on_h("Algorithm 1, momentum", OPTIMISERS["momentum"], 0.1),
+    "algorithm-2": _prox("Algorithm 2", algorithm_2(tangential=False), 0.1),
+    "algorithm-2-tangential": _prox(
+        "Algorithm 2, tangential", algorithm_2(tangential=True), 0.5
     ),
-    "algorithm-1-momentum": Entry(
-        make=dissolving.algorithm_1_momentum,
-        label="Algorithm 1, momentum",
-        minimises=_SUBGRADIENT,
-        learning_rate=0.1,
+    "algorithm-2-momentum": _prox(
+        "Algorithm 2, tangential, momentum",
+        algorithm_2(tangential=True, momentum=0.9),
+        1.0,
     ),
-    "algorithm-2": Entry(
-        make=dissolving.algorithm_2,
-        label="Algorithm 2",
-        minimises=_PROX,
-        learning_rate=0.1,
-    ),
-    "algorithm-2-tangential": Entry(
-        make=dissolving.algorithm_2_tangential,
-        label="Algorithm 2, tangential",
-        minimises=_PROX,
-        learning_rate=0.5,
-    ),
-    "algorithm-2-momentum": Entry(
-        make=dissolving.algorithm_2_momentum,
-        label="Algorithm 2, tangential, momentum",
-        minimises=_PROX,
-        learning_rate=1.0,
-    ),
-    "ranger": Entry(
-        make=dissolving.ranger,
-        label="Ranger on h",
-        minimises=_SUBGRADIENT,
-        learning_rate=0.03,
-    ),
-    "yogi": Entry(
-        make=dissolving.yogi,
-        label="Yogi on h",
-        minimises=_SUBGRADIENT,
-        learning_rate=0.01,
-    ),
+    "ranger": _on_h("Ranger on h", ranger, 0.03),
+    "yogi": _on_h("Yogi on h", OPTIMISERS["yogi"], 0.01),
     "constrain-sgd": _wrapped("constrain(sgd)", "constrain", "sgd", 0.5),
     "constrain-adam": _wrapped("constrain(adam)", "constrain", "adam", 0.01),
     "r-sgd-polar": _steps("R-sgd, polar", descent(polar_svd)),
     "r-sgd-gram": _steps("R-sgd, polar by eigh", descent(polar_gram)),
     "r-sgd-qr": _steps("R-sgd, QR", descent(qr)),
-    "r-proxsgd": Entry(
-        make=_r_proxsgd, label="R-proxsgd", minimises=_PROX, learning_rate=0.5
-    ),
+    "r-proxsgd": _prox("R-proxsgd", _r_proxsgd, 0.5),
     "landing": _steps("landing", landing),
     "pogo": _steps("POGO", pogo),
     "soft-penalty": _steps(

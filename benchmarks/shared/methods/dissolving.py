@@ -4,6 +4,9 @@ Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth Optimizat
 the Stiefel Manifold".
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import optax
 
@@ -11,39 +14,25 @@ import cdopt_jax as cdx
 from benchmarks.shared.methods.lookahead import lookahead
 from benchmarks.shared.methods.signature import Method, Task, itself
 
-MOMENTUM = 0.9
+
+def on_h(optimiser: Callable[[Any], Any]) -> Callable[[Task, float], Method]:
+    """An optimiser on gradients of h; with SGD that is Algorithm 1."""
+
+    def make(task: Task, rate: float) -> Method:
+        front = cdx.dissolve_gradients(task.beta, task.mask)
+        return Method(
+            transform=optax.chain(front, optimiser(task.schedule(rate))),
+            point=task.dissolved,
+            differentiates_regularizer=True,
+            settings={"learning_rate": rate, "beta": task.beta},
+        )
+
+    return make
 
 
-def _on_h(task: Task, rate: float, *optimiser, **settings) -> Method:
-    """An optimiser on gradients of h, which knows nothing of the constraint."""
-    return Method(
-        transform=optax.chain(cdx.dissolve_gradients(task.beta, task.mask), *optimiser),
-        point=task.dissolved,
-        differentiates_regularizer=True,
-        settings={"learning_rate": rate, "beta": task.beta, **settings},
-    )
-
-
-def algorithm_1(task: Task, rate: float) -> Method:
-    """Stochastic subgradient steps on h."""
-    return _on_h(task, rate, optax.sgd(task.schedule(rate)))
-
-
-def algorithm_1_momentum(task: Task, rate: float) -> Method:
-    """The same with momentum."""
-    sgd = optax.sgd(task.schedule(rate), MOMENTUM)
-    return _on_h(task, rate, sgd, momentum=MOMENTUM)
-
-
-def yogi(task: Task, rate: float) -> Method:
-    """Yogi on h."""
-    return _on_h(task, rate, optax.yogi(task.schedule(rate)))
-
-
-def ranger(task: Task, rate: float) -> Method:
-    """Ranger on h: centralised gradients, rectified Adam and lookahead."""
-    fast = optax.chain(centralize(), optax.radam(task.schedule(rate)))
-    return _on_h(task, rate, lookahead(fast))
+def ranger(rate: Any) -> optax.GradientTransformation:
+    """Ranger: centralised gradients, rectified Adam and lookahead."""
+    return lookahead(optax.chain(centralize(), optax.radam(rate)))
 
 
 def centralize() -> optax.GradientTransformation:
@@ -64,40 +53,32 @@ def centralize() -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: jax.tree.map(centred, updates))
 
 
-def algorithm_2(task: Task, rate: float) -> Method:
-    """Stochastic proximal subgradient steps from A(X), as the paper writes them."""
-    return _proximal(task, rate, tangential=False)
+def algorithm_2(
+    *, tangential: bool, momentum: float | None = None
+) -> Callable[[Task, float], Method]:
+    """Stochastic proximal subgradient steps from A(X).
 
-
-def algorithm_2_tangential(task: Task, rate: float) -> Method:
-    """The same along J_A(X)[D] instead of D.
-
-    Without the normal part of the direction the step leaves the manifold only to second
-    order, which allows learning rates far above the paper's bound, and a stationary
-    point is a fixed point.
+    Args:
+        tangential: Whether to step along J_A(X)[D] instead of D. Without the normal
+            part of the direction the step leaves the manifold only to second order,
+            which allows learning rates far above the paper's bound, and a stationary
+            point is a fixed point.
+        momentum: The decay of a mean of the gradients, or None for the last alone.
     """
-    return _proximal(task, rate, tangential=True)
-
-
-def algorithm_2_momentum(task: Task, rate: float) -> Method:
-    """The tangential one with momentum."""
     # A mean of gradients, not the sum `optax.trace` keeps: the prox is scaled by the
     # learning rate alone, so a sum would weigh φ 1/(1 − momentum) times too much
     # against r. Not debiased, so that the first steps are short.
-    mean = optax.ema(MOMENTUM, debias=False)
-    plain = algorithm_2_tangential(task, rate)
-    settings = {**plain.settings, "momentum": MOMENTUM}
-    chained = optax.chain(mean, plain.transform)
-    return plain._replace(transform=chained, settings=settings)
+    front = [] if momentum is None else [optax.ema(momentum, debias=False)]
 
+    def make(task: Task, rate: float) -> Method:
+        step = cdx.proximal_step(
+            task.schedule(rate), task.regularizer, task.mask, tangential=tangential
+        )
+        return Method(
+            transform=optax.chain(*front, step) if front else step,
+            point=itself,
+            differentiates_regularizer=False,
+            settings={"learning_rate": rate},
+        )
 
-def _proximal(task, rate, *, tangential):
-    step = cdx.proximal_step(
-        task.schedule(rate), task.regularizer, task.mask, tangential=tangential
-    )
-    return Method(
-        transform=step,
-        point=itself,
-        differentiates_regularizer=False,
-        settings={"learning_rate": rate},
-    )
+    return make

@@ -26,8 +26,8 @@ TRAINING: dict[str, Callable[[int], Problem]] = {
     "procrustes": partial(smooth.procrustes, n=60),
     "quadratic assignment": smooth.quadratic_assignment,
     "sparse pca": partial(sparse_pca.sparse_pca, n=100, mu=0.4),
-    "subspace": partial(subspace.subspace_l2, outliers=0.6, batch=None),
-    "dictionary": partial(dictionary.dictionary, n=20, count=2000, batch=None),
+    "subspace": partial(subspace.subspace_l2, outliers=0.6),
+    "dictionary": partial(dictionary.dictionary, n=20, count=2000),
     "digits network": networks.digits_network,
     "copy task": networks.copy_task,
 }

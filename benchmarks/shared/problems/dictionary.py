@@ -15,7 +15,6 @@ def dictionary(
     n: int = 30,
     filled: float = 0.3,
     count: int | None = None,
-    batch: int | None = 100,
 ) -> Problem:
     """(1/m)‖YᵀX‖₁ over all orthogonal X, for Y of sparse combinations of a planted one.
 
@@ -30,8 +29,6 @@ def dictionary(
         n: The order of the dictionary.
         filled: The share of codes that are not zero.
         count: The number m of samples; None for 10·n^1.5.
-        batch: The number of samples of which ``sampled`` takes the mean; None for no
-            sampling.
 
     Returns:
         The problem; ``error`` is the distance up to signs and order of the columns.
@@ -43,15 +40,10 @@ def dictionary(
     def f(x):
         return jnp.sum(jnp.abs(y @ x)) / count
 
-    def sampled(x, key):
-        rows = jax.random.randint(key, (batch or count,), 0, count)
-        return jnp.sum(jnp.abs(y[rows] @ x)) / len(rows)
-
     return Problem(
         f=f,
         start=cdx.stiefel.random(jax.random.key(seed), (n, n), float),
         smooth=False,
         best=float(np.abs(samples.T @ planted).sum() / count),
         error=distances.up_to_signs_and_order(planted),
-        sampled=None if batch is None else sampled,
     )

@@ -10,7 +10,6 @@ for robust subspace learning: theory and algorithms for a holistic approach", 20
 
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,7 +28,7 @@ def _sums(y):
     return jnp.sum(jnp.abs(y), axis=1)
 
 
-def _pursuit(points, p, size, batch, **more):
+def _pursuit(points, p, size, **more):
     y = jnp.asarray(points)
     # Those of least singular value come last.
     start = jnp.asarray(np.linalg.svd(points.T, full_matrices=False)[0][:, -p:])
@@ -37,17 +36,7 @@ def _pursuit(points, p, size, batch, **more):
     def f(x):
         return jnp.mean(size(y @ x))
 
-    def sampled(x, key):
-        rows = jax.random.randint(key, (batch or len(y),), 0, len(y))
-        return jnp.mean(size(y[rows] @ x))
-
-    return Problem(
-        f=f,
-        start=start,
-        smooth=False,
-        sampled=None if batch is None else sampled,
-        **more,
-    )
+    return Problem(f=f, start=start, smooth=False, **more)
 
 
 def _planted(seed, n, p, outliers, count):
@@ -61,7 +50,6 @@ def subspace_l2(
     p: int = 5,
     outliers: float = 0.7,
     count: int = 1500,
-    batch: int | None = 100,
 ) -> Problem:
     """(1/N)Σ‖Xᵀyᵢ‖ for unit vectors yᵢ, of which a share are outliers.
 
@@ -75,8 +63,6 @@ def subspace_l2(
         p: The dimension of the complement.
         outliers: The share of outliers.
         count: The number N of points.
-        batch: The number of points of which ``sampled`` takes the mean; None for no
-            sampling.
 
     Returns:
         The problem; ``error`` is the sine of the largest angle between span(X) and the
@@ -85,7 +71,7 @@ def subspace_l2(
     points, basis = _planted(seed, n, p, outliers, count)
     best = float(np.linalg.norm(points @ basis[:, :p], axis=1).mean())
     error = distances.from_subspace(basis[:, p:])
-    return _pursuit(points, p, _lengths, batch, best=best, error=error)
+    return _pursuit(points, p, _lengths, best=best, error=error)
 
 
 def subspace_l1(
@@ -94,7 +80,6 @@ def subspace_l1(
     p: int = 5,
     outliers: float = 0.7,
     count: int = 1500,
-    batch: int = 100,
 ) -> Problem:
     """(1/N)‖YᵀX‖₁, the same problem with entries in place of lengths.
 
@@ -105,7 +90,7 @@ def subspace_l1(
     """
     points, basis = _planted(seed, n, p, outliers, count)
     error = distances.from_subspace(basis[:, p:])
-    return _pursuit(points, p, _sums, batch, error=error, starts=12)
+    return _pursuit(points, p, _sums, error=error, starts=12)
 
 
 def faces(
@@ -114,7 +99,6 @@ def faces(
     n: int = 30,
     dimension: int = 9,
     outliers: float = 0.5,
-    batch: int = 32,
 ) -> Problem:
     """(1/N)Σ‖Xᵀyᵢ‖ for images of one person among those of others (cropped Yale B).
 
@@ -131,7 +115,6 @@ def faces(
         n: The number of coordinates.
         dimension: The dimension of the subspace sought; X has n − dimension columns.
         outliers: The share of outliers.
-        batch: The number of images of which ``sampled`` takes the mean.
 
     Returns:
         The problem.
@@ -146,4 +129,4 @@ def faces(
     pixels = chosen.reshape(len(chosen), -1)
     reduced = pixels @ np.linalg.svd(pixels, full_matrices=False)[2][:n].T
     points = reduced / np.linalg.norm(reduced, axis=1, keepdims=True)
-    return _pursuit(points, n - dimension, _lengths, batch)
+    return _pursuit(points, n - dimension, _lengths)
