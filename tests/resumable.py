@@ -29,7 +29,11 @@ falls = optax.cosine_decay_schedule(0.05, STEPS)
 
 RECIPES = {
     "schedule": lambda: cdx.constrain(optax.adam(falls), MASK),
-    "auto": lambda: cdx.constrain(optax.adam(falls), MASK, beta="auto"),
+    "auto": lambda: optax.chain(
+        cdx.dissolve_gradients("auto", MASK),
+        optax.adam(falls),
+        cdx.keep_feasible(MASK),
+    ),
     "prox": lambda: optax.chain(
         optax.clip_by_global_norm(1.0),
         cdx.constrain(

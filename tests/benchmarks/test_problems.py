@@ -46,6 +46,15 @@ PENCILS = {
 }
 
 
+DENSE = [name for name in SUITE if "callable" not in name]
+# The callable forms are compared with the dense ones by a test of their own.
+each_problem = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if "callable" in name else name
+        for name in SUITE
+    ],
+)
 # Sizes at which nothing takes long; other problems are small as they are.
 SMALLER = {
     "sparse pca": {"n": 60},
@@ -121,12 +130,12 @@ def assert_on_the_manifold(instance):
     assert np.abs(gram - np.eye(x.shape[-1])).max() < 1e-10
 
 
-@pytest.mark.parametrize("name", SUITE)
+@each_problem
 def test_starts_are_feasible(name):
     assert_on_the_manifold(made(name))
 
 
-@pytest.mark.parametrize("name", SUITE)
+@each_problem
 def test_a_problem_is_determined_by_its_seed(name):
     first, again, other = made(name), make(name, 0), make(name, 1)
     np.testing.assert_array_equal(first.start, again.start)
@@ -143,7 +152,7 @@ def test_what_is_said_of_the_problems_of_the_suite_holds_for_all():
         assert callable(instance.sampled) == name.startswith(SAMPLED)
 
 
-@pytest.mark.parametrize("name", [n for n in SUITE if not n.startswith(NO_BEST)])
+@pytest.mark.parametrize("name", [n for n in DENSE if not n.startswith(NO_BEST)])
 def test_no_random_feasible_point_is_below_the_best(name):
     instance, rng = made(name), np.random.default_rng(1)
     points = [instance.start, *(feasible(instance, rng) for _ in range(50))]
@@ -151,7 +160,7 @@ def test_no_random_feasible_point_is_below_the_best(name):
     assert values.min() > least(instance)
 
 
-@pytest.mark.parametrize("name", [name for name in SUITE if name not in NONSMOOTH])
+@pytest.mark.parametrize("name", [name for name in DENSE if name not in NONSMOOTH])
 def test_gradients_are_finite_differences(name):
     instance, rng = made(name), np.random.default_rng(2)
     x, d = feasible(instance, rng), rng.normal(size=instance.start.shape)
