@@ -1,4 +1,5 @@
-"""Experiments with `cdopt_jax`: data, models, methods behind one signature, a runner.
+"""Benchmarks of `cdopt_jax`, in folders by the question that they answer.
 
+``python -m benchmarks`` lists the commands, ``python -m benchmarks NAME`` runs one, and
 ``python -m benchmarks.ocnn`` is the experiment that needs no arguments.
 """

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jax
 import jaxlib
-import pytest
 
 # Eight simulated devices, so that sharding is always under test.
 jax.config.update("jax_num_cpu_devices", 8)
@@ -40,33 +39,3 @@ def _known(flags: dict[str, str]) -> list[str]:
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = " ".join(_known(QUICK))
 os.environ.setdefault("MPLBACKEND", "Agg")
-
-# The longest tests, and variants of tests whose shorter ones run by default: `-m slow`.
-LONG = (
-    "test_methods.py::test_it_is_solved_to_its_tolerance_from_any_multiplier[float32]",
-    "test_methods.py::test_lookahead_is_that_of_optax[0]",
-    "test_methods.py::test_without_the_l1_norm_it_is_a_riemannian_gradient_step",
-    "test_ocnn.py::test_a_bad_argument_is_one_line_and_writes_nothing[--budget-minu"
-    "tes 1e-6",
-    "test_ocnn.py::test_a_budget_ends_a_run_that_can_be_resumed",
-    "test_ocnn.py::test_a_run_that_was_stopped_goes_on_to_the_same_records",
-    "test_ocnn.py::test_a_search_finds_the_rate_of_the_highest_accuracy",
-    "test_ocnn.py::test_seeds_differ_and_the_table_has_their_spread",
-    "test_processes.py::test_several_processes_end_where_one_does[2]",
-    "test_solvers.py::test_infeasible_solvers_end_where_manpg_does_with_norms_of_rows",
-    "test_solvers.py::test_manpg_descends_at_every_step_to_a_point_that_is_stationa"
-    "ry[manpg]",
-    "test_sweep.py::test_no_optimiser_rate_or_noise_drives_the_guarded_step_out[(3,"
-    " 8, 4)-generalized]",
-    "test_sweep.py::test_no_optimiser_rate_or_noise_drives_the_guarded_step_out[(3,"
-    " 8, 4)-stiefel]",
-    "test_sweep.py::test_nor_does_one_that_searches_or_has_two_copies[lbfgs]",
-)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them, before the markers decide what is run."""
-    for item in items:
-        if any(name in item.nodeid for name in LONG):
-            item.add_marker(pytest.mark.slow)

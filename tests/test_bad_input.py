@@ -438,11 +438,11 @@ ROWS: dict[str, Row] = {
         ["stiefel.dissolve: B", "(4, 2)", "(2, 2)"],
     ),
     "stationarity-grads-of-another-structure": (
-        lambda: cdx.stationarity({"net": {"w": W}}, PARAMS, MASK),
+        lambda: cdx.stationarity(PARAMS, {"net": {"w": W}}, MASK),
         ["stationarity:", "grads and params", "structure"],
     ),
     "stationarity-grads-of-another-shape": (
-        lambda: cdx.stationarity({"net": {"w": W.T, "b": V}}, PARAMS, MASK),
+        lambda: cdx.stationarity(PARAMS, {"net": {"w": W.T, "b": V}}, MASK),
         ["stationarity:", "'net/w'", "(2, 4)", "(4, 2)"],
     ),
     **{

@@ -39,7 +39,7 @@ def shrinking(direction, xs, mask=None, *, final, factor=10.0):
 
     def measure(x):
         (feasible,) = cdx.feasibility(x, mask).values()
-        (stationary,) = cdx.stationarity(direction(x), x, mask).values()
+        (stationary,) = cdx.stationarity(x, direction(x), mask).values()
         return np.array([feasible, stationary])
 
     early, late = measure(xs[len(xs) // 10]), measure(xs[-1])

@@ -121,7 +121,7 @@ TABLE: dict[str, tuple[Callable[..., Any], Any]] = {
     "dissolve-gradient": (jax.grad(lambda x: square(cdx.dissolve(x, MASK))), (X,)),
     "project": (lambda x: cdx.project(x, MASK), (X,)),
     "feasibility": (lambda x: cdx.feasibility(x, MASK), (X,)),
-    "stationarity": (lambda g, x: cdx.stationarity(g, x, MASK), (G, X)),
+    "stationarity": (lambda g, x: cdx.stationarity(x, g, MASK), (G, X)),
     "objective": (jax.grad(cdx.objective(square, 2.0, MASK)), (X,)),
     "objective-auto": (jax.grad(cdx.objective(square, "auto", MASK)), (X,)),
     "dissolve_gradients": step(cdx.dissolve_gradients(2.0, MASK)),

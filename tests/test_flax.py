@@ -212,7 +212,7 @@ def test_layers_that_nnx_has_stacked_are_trained():
     assert mean_square(model(X)) < before
     scalars = cdx.report(optimizer.opt_state, nnx.state(model, nnx.Param), mask)
     assert scalars["step_fraction/layers/linear/kernel"] == 1
-    assert scalars["feasibility/layers/linear/kernel"] < 1e-2
+    assert scalars["residual/layers/linear/kernel"] < 1e-2
 
 
 def test_a_subset_of_the_parameters_may_be_trained_alone():

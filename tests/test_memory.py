@@ -11,8 +11,8 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from benchmarks.cost import compile_training, peak_bytes
-from benchmarks.vgg import VGG, VGG_MASK
+from benchmarks.cost.training import compile_training
+from benchmarks.shared.vgg import VGG, VGG_MASK
 from tests.oracles import compiled_products, guarded_algorithm_1, normal
 
 OPTIMISERS = {"sgd": optax.sgd(1e-2, momentum=0.9), "adam": optax.adam(1e-3)}
@@ -73,7 +73,7 @@ def test_the_state_has_a_few_numbers_more_for_each_leaf_and_no_array(name):
 @each_optimiser
 def test_a_step_with_donated_buffers_reuses_all_of_them(name, training):
     program, state = training(name, constrained=True)
-    aliased = program.memory_analysis().alias_size_in_bytes
+    aliased = program.call.memory_analysis().alias_size_in_bytes
     own = jax.eval_shape(OPTIMISERS[name].init, state["params"])
     assert aliased >= size([state["params"], own])
 
@@ -83,7 +83,7 @@ def test_a_training_step_needs_hardly_more_memory_than_without_the_constraint(
     name, training
 ):
     plain, constrained = (
-        peak_bytes(training(name, constrained=c)[0]) for c in (False, True)
+        training(name, constrained=c)[0].peak_bytes for c in (False, True)
     )
     assert constrained <= 1.1 * plain
 

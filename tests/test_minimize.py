@@ -17,7 +17,7 @@ import scipy.linalg
 import scipy.optimize
 
 import cdopt_jax as cdx
-from benchmarks.problems import sparse_pca
+from benchmarks.shared.problems import sparse_pca
 from cdopt_jax._minimize.certificates import nearest, onto_simplex
 from cdopt_jax._minimize.landscape import EDGE, landscape
 from cdopt_jax._minimize.tangential import secant, tangential as tangential_method

@@ -27,7 +27,8 @@ def test_a_report_names_its_leaves_and_is_made_of_scalars(wrap):
         return cdx.report(tx.update(params, state, params)[1], params, mask)
 
     scalars = jax.eval_shape(step, params, tx.init(params))
-    fields = {"feasibility", "bound", "step_fraction", "num_shortened", "num_long"}
+    fields = {"residual", "bound", "step_fraction", "num_shortened", "num_long"}
+    fields |= {"num_outside"}
     assert set(scalars) == {f"{f}/{leaf}" for f in fields for leaf in ("a", "b")}
     assert all(scalar.shape == () for scalar in scalars.values())
 
@@ -36,7 +37,7 @@ def test_a_report_of_algorithm_1_has_its_weight():
     params = {"a": jnp.eye(4, 2)}
     tx = optax.chain(cdx.dissolve_gradients("auto"), optax.sgd(0.1))
     _, state = tx.update(params, tx.init(params), params)
-    assert cdx.report(state, params).keys() == {"feasibility/a", "beta/a"}
+    assert cdx.report(state, params).keys() == {"residual/a", "beta/a"}
     assert cdx.report(state, params)["beta/a"] > 0
 
 

@@ -9,12 +9,12 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from benchmarks.problems import Instance, generalized
+from benchmarks.shared.problems import Problem, generalized
 
 STEPS = 600
 
 
-def running(instance: Instance, optimizer: optax.GradientTransformation):
+def running(instance: Problem, optimizer: optax.GradientTransformation):
     """Steps of an optimiser in the mean of the metrics that were drawn so far."""
     assert instance.sampled is not None
     assert instance.sampled_metric is not None

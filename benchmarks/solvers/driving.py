@@ -1,16 +1,16 @@
 """Runs of a solver: compiled once, timed in chunks, judged between them."""
 
 import math
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 import cdopt_jax as cdx
-from benchmarks.problems.signature import Instance
+from benchmarks.shared.problems import Problem
+from benchmarks.shared.timing import compiled, timed
 from benchmarks.solvers.signature import Solver
 
 
@@ -58,26 +58,31 @@ Stop = Callable[[Record], bool]
 Judge = Callable[[int, float, jax.Array], tuple[Record, jax.Array]]
 
 
-def judge(instance: Instance) -> Judge:
+def judge(problem: Problem) -> Judge:
     """From a step, its seconds and an iterate to a record and the projection."""
 
     @jax.jit
     def measure(x):
-        (feasibility,) = cdx.feasibility(x, instance.mask).values()
-        projected = cdx.project(x, instance.mask)
-        values = instance.value(x), instance.value(projected), feasibility
-        return values, projected
+        (feasibility,) = cdx.feasibility(x, problem.mask).values()
+        projected = cdx.project(x, problem.mask)
+        found = {
+            "value": problem.value(x),
+            "projected_value": problem.value(projected),
+            "feasibility": feasibility,
+        }
+        return found, projected
 
     def record(step, seconds, x):
-        values, projected = measure(x)
-        return Record(step, seconds, *map(float, values)), projected
+        found, projected = measure(x)
+        values = {name: float(value) for name, value in found.items()}
+        return Record(step=step, seconds=seconds, **values), projected
 
     return record
 
 
 def run(
     solver: Solver,
-    instance: Instance,
+    problem: Problem,
     *,
     steps: int,
     every: int = 1,
@@ -91,7 +96,7 @@ def run(
 
     Args:
         solver: The solver.
-        instance: What it is to solve.
+        problem: What it is to solve.
         steps: How many iterations it may take.
         every: How many are run between two records.
         seconds: How long it may run, looked at after each record.
@@ -102,24 +107,24 @@ def run(
     """
     if steps < 0 or every < 1:
         raise ValueError(f"run: needs steps ≥ 0 and every ≥ 1; got {steps=}, {every=}.")
-    start = jnp.asarray(instance.start)
+    start = jnp.asarray(problem.start)
 
     # The start is an argument: of a constant, XLA would do the work as it compiles.
     def begin(x):
-        return solver.init(instance._replace(start=x))
+        return solver.init(problem._replace(start=x))
 
     def advance(how_many, state):
         return lax.fori_loop(
-            0, how_many, lambda _, state: solver.step(instance, state), state
+            0, how_many, lambda _, state: solver.step(problem, state), state
         )
 
-    first, compiling = _compiled(begin, start)
+    first = compiled(begin, start)
     # The first call of a program takes milliseconds more than later ones.
-    _timed(first, start)
-    state, spent = _timed(first, start)
-    chunk, more = _compiled(advance, jnp.asarray(every), state)
-    _timed(chunk, jnp.asarray(1), state)
-    record_of = judge(instance)
+    timed(first.call, start)
+    state, spent = timed(first.call, start)
+    chunk = compiled(advance, jnp.asarray(every), state)
+    timed(chunk.call, jnp.asarray(1), state)
+    record_of = judge(problem)
     record, projected = record_of(0, spent, solver.point(state))
     records = [record]
     step = 0
@@ -127,21 +132,13 @@ def run(
         if not math.isfinite(record.value) or (stop and stop(record)):
             break
         how_many = min(every, steps - step)
-        state, took = _timed(chunk, jnp.asarray(how_many), state)
+        state, took = timed(chunk.call, jnp.asarray(how_many), state)
         step, spent = step + how_many, spent + took
         record, projected = record_of(step, spent, solver.point(state))
         records.append(record)
-    return Trace(solver.point(state), projected, records, compiling + more)
-
-
-def _compiled(function, *arguments) -> tuple[Any, float]:
-    began = time.perf_counter()
-    program = jax.jit(function).lower(*arguments).compile()
-    return program, time.perf_counter() - began
-
-
-def _timed(program, *arguments) -> tuple[Any, float]:
-    jax.block_until_ready(arguments)
-    began = time.perf_counter()
-    result = jax.block_until_ready(program(*arguments))
-    return result, time.perf_counter() - began
+    return Trace(
+        x=solver.point(state),
+        projected=projected,
+        records=records,
+        compile_seconds=first.seconds + chunk.seconds,
+    )

@@ -1,7 +1,6 @@
-"""What a solver is, and what it can ask of an instance."""
+"""What a solver is, and what it can ask of an problem."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,35 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 
 import cdopt_jax as cdx
-from benchmarks.problems.signature import Instance
-
-_mm = partial(jnp.matmul, precision="highest")
+from benchmarks.shared.problems import Problem
 
 
 class Solver(NamedTuple):
     """An iterative method for instances of the suite.
 
     Attributes:
-        init: From an instance to the state at its start, a pytree of arrays.
+        init: From an problem to the state at its start, a pytree of arrays.
         step: One iteration, jittable, from state to state.
         point: From a state to the iterate to be judged.
-        applies: Whether an instance is one that the method is made for.
+        applies: Whether an problem is one that the method is made for.
     """
 
-    init: Callable[[Instance], Any]
-    step: Callable[[Instance, Any], Any]
+    init: Callable[[Problem], Any]
+    step: Callable[[Problem, Any], Any]
     point: Callable[[Any], jax.Array]
-    applies: Callable[[Instance], bool]
+    applies: Callable[[Problem], bool]
 
 
-def metric(instance: Instance) -> Any:
+def metric(problem: Problem) -> Any:
     """The B of the constraint XᵀBX = I, or None."""
-    return instance.mask.B if isinstance(instance.mask, cdx.Stiefel) else None
+    return problem.mask.B if isinstance(problem.mask, cdx.Stiefel) else None
 
 
-def is_matrix(instance: Instance) -> bool:
+def is_matrix(problem: Problem) -> bool:
     """Whether the unknown is one tall matrix, read as it stands."""
-    mask, shape = instance.mask, np.shape(instance.start)
+    mask, shape = problem.mask, np.shape(problem.start)
     if isinstance(mask, cdx.Stiefel):
         rows = mask.rows in (None, 0, -2, (0,), (-2,))
         columns = mask.columns in (-1, 1, (-1,), (1,))
@@ -47,35 +44,35 @@ def is_matrix(instance: Instance) -> bool:
     return plain and len(shape) == 2 and shape[0] >= shape[1]
 
 
-def is_stiefel(instance: Instance) -> bool:
+def is_stiefel(problem: Problem) -> bool:
     """Whether the constraint is XᵀX = I for one tall matrix."""
-    return is_matrix(instance) and metric(instance) is None
+    return is_matrix(problem) and metric(problem) is None
 
 
-def is_finite(instance: Instance) -> bool:
+def is_finite(problem: Problem) -> bool:
     """Whether the regularizer has a value everywhere, being no constraint."""
-    if instance.regularizer is None:
+    if problem.regularizer is None:
         return True
-    x = np.random.default_rng(0).standard_normal(np.shape(instance.start))
+    x = np.random.default_rng(0).standard_normal(np.shape(problem.start))
     with jax.ensure_compile_time_eval():
-        value = instance.regularizer.value(x.astype(instance.start.dtype))
+        value = problem.regularizer.value(x.astype(problem.start.dtype))
     return bool(np.isfinite(value))
 
 
-def row_weights(instance: Instance) -> np.ndarray | None:
+def row_weights(problem: Problem) -> np.ndarray | None:
     """The weights γᵢ if the regularizer is Σᵢ γᵢ‖Xᵢ‖₂ over the rows, else None.
 
     A regularizer is two functions and does not tell its name, so it is tried at two
     random points: there its gradient must be γᵢXᵢ/‖Xᵢ‖, and its value follow from it.
     """
-    if instance.regularizer is None:
+    if problem.regularizer is None:
         return None
-    shape, dtype = np.shape(instance.start), np.dtype(instance.start.dtype)
+    shape, dtype = np.shape(problem.start), np.dtype(problem.start.dtype)
     tolerance, found = np.sqrt(np.finfo(dtype).eps), []
     with jax.ensure_compile_time_eval():
         for seed in (0, 1):
             x = np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-            value, slope = jax.value_and_grad(instance.regularizer.value)(x)
+            value, slope = jax.value_and_grad(problem.regularizer.value)(x)
             value, slope = np.asarray(value), np.asarray(slope)
             sizes = np.linalg.norm(x, axis=1, keepdims=True)
             units = x / sizes
@@ -90,38 +87,18 @@ def row_weights(instance: Instance) -> np.ndarray | None:
     return found[0] if close else None
 
 
-def regularizer_value(instance: Instance, x: jax.Array) -> jax.Array:
+def regularizer_value(problem: Problem, x: jax.Array) -> jax.Array:
     """r(X), zero if there is none."""
-    if instance.regularizer is None:
+    if problem.regularizer is None:
         return jnp.zeros([], x.dtype)
-    return instance.regularizer.value(x)
+    return problem.regularizer.value(x)
 
 
-def proximal(instance: Instance, x: jax.Array, step: Any) -> jax.Array:
+def proximal(problem: Problem, x: jax.Array, step: Any) -> jax.Array:
     """The proximal map of r, the identity if there is none."""
-    if instance.regularizer is None:
+    if problem.regularizer is None:
         return x
-    return instance.regularizer.prox(x, step)
-
-
-def symmetric(s: jax.Array) -> jax.Array:
-    """Φ(S) = (S + Sᵀ)/2."""
-    return (s + s.mT) / 2
-
-
-def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """AB in full precision."""
-    return _mm(a, b)
-
-
-def inner(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The sum of the products of the entries."""
-    return jnp.sum(a * b)
-
-
-def norm(a: jax.Array) -> jax.Array:
-    """The Frobenius norm."""
-    return jnp.sqrt(jnp.sum(a**2))
+    return problem.regularizer.prox(x, step)
 
 
 def quotient(a: jax.Array, b: jax.Array, otherwise: Any) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .nearest_point import frobenius, inverse_root, loop
+from .nearest_point import frobenius, inverse_root, loop, mean_eigenvalue
 from .products import Form, eye, mm, per_matrix
 
 _ROUNDS = 3
@@ -49,7 +49,6 @@ def settled(
         close: The residual that may be left.
         radius: The bound r of ‖E‖.
     """
-    real = jnp.finfo(x.dtype).dtype
     tight = jnp.maximum(close, 8 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5)
 
     def replaced(now, _):
@@ -74,7 +73,8 @@ def settled(
         k, now, _ = carry
         return (k < 4 * _ROUNDS) & ~jnp.all(now.residual <= tight)
 
-    ones = jnp.ones(x.shape[:-2], real)
+    # Made of the data, so that inside ``shard_map`` the numbers vary as these do.
+    ones = jnp.ones_like(mean_eigenvalue(gram))
     start = Settled(y=z, residual=jnp.inf * ones, fraction=ones, before=jnp.inf * ones)
     carry = (jnp.zeros([], jnp.int32), start, gram)
     return loop(goes_on, one_round, carry, 4 * _ROUNDS)[1]

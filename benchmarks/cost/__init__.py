@@ -1,0 +1,1 @@
+"""What does it cost: a step, its products, and a whole training step."""

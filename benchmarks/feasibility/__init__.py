@@ -1,0 +1,1 @@
+"""Does it stay feasible: against every optimiser, rate and noise, and in each dtype."""

@@ -1,0 +1,1 @@
+"""What the benchmarks share: methods, problems, data, models, timing and reports."""
