@@ -32,7 +32,7 @@ def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
     Examples:
         >>> import jax.numpy as jnp, cdopt_jax as cdx
         >>> params = {"w": 1.1 * jnp.eye(4, 2), "b": jnp.ones(2)}
-        >>> print(cdx.dissolve(params, cdx.where("w"))["w"][0, 0].round(3))
+        >>> print(f"{cdx.dissolve(params, cdx.where('w'))['w'][0, 0]:.3f}")
         1.003
     """
     return _apply(stiefel.dissolve, View(params, mask, together=False))

@@ -194,7 +194,7 @@ READINGS = {
         cdx.Stiefel(rows=0, columns=2),
         lambda a: a.transpose(1, 0, 2),
     ),
-    "out-heads": ((3, 2, 6), cdx.Stiefel(), lambda a: a.reshape(6, 6)),
+    "out-heads": ((3, 2, 6), cdx.Stiefel(rows=(0, 1)), lambda a: a.reshape(6, 6)),
     "unit-rows": ((4, 3), cdx.Stiefel(rows=1, columns=()), lambda a: a[..., None]),
     "metric-array": ((6, 3), cdx.Stiefel(B=B), lambda a: a),
     "metric-callable": ((6, 3), cdx.Stiefel(B=lambda x: B @ x), lambda a: a),

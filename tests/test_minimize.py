@@ -422,10 +422,10 @@ def test_a_bad_option_is_one_clear_error(options, words):
 @pytest.mark.parametrize("callable_metric", [False, True])
 def test_an_indefinite_metric_is_refused(callable_metric):
     b = jnp.asarray(np.diag([-1.0] + [1.0] * (N - 1)))
-    spec = cdx.Stiefel(B=(lambda x: b @ x) if callable_metric else b)
     x0 = jnp.asarray(np.eye(N, P))
+    metric: Any = (lambda x: b @ x) if callable_metric else b
     with pytest.raises(ValueError, match="positive definite"):
-        cdx.minimize(quadratic, x0, spec)
+        cdx.minimize(quadratic, x0, cdx.Stiefel(B=metric))
 
 
 @pytest.mark.slow

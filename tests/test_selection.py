@@ -49,7 +49,7 @@ READINGS = {
         cdx.Stiefel(rows=0, columns=(1, 2)),
         lambda a: a.reshape(12, 6),
     ),
-    "out-all-heads": ((4, 3, 6), cdx.Stiefel(), lambda a: a.reshape(12, 6)),
+    "out-all-heads": ((4, 3, 6), cdx.Stiefel(rows=(0, 1)), lambda a: a.reshape(12, 6)),
     "out-per-head": ((4, 3, 6), cdx.Stiefel(rows=1), lambda a: a.swapaxes(1, 2)),
     "scanned": ((3, 5, 2), cdx.Stiefel(rows=-2), lambda a: a),
     "scanned-twice": (
@@ -144,13 +144,12 @@ TREE = {
     "scale": shaped(),
 }
 KERNELS = {"conv/kernel", "head/kernel"}
-MATRICES_ONLY = {"a": shaped(3, 2), "b": [shaped(2, 2), shaped(2, 3, 4)]}
+MATRICES_ONLY = {"a": shaped(3, 2), "b": [shaped(2, 2), shaped(1, 2, 3, 4)]}
 MASKS = {
     "None": (MATRICES_ONLY, None, {"a", "b/0", "b/1"}),
     "True": (MATRICES_ONLY, True, {"a", "b/0", "b/1"}),
     "Stiefel": (MATRICES_ONLY, cdx.Stiefel(rows=-2), {"a", "b/0", "b/1"}),
     "callable-to-True": (MATRICES_ONLY, lambda _: True, {"a", "b/0", "b/1"}),
-    "callable-to-None": (MATRICES_ONLY, lambda _: None, {"a", "b/0", "b/1"}),
     "prefix-of-a-list": (MATRICES_ONLY, {"a": False, "b": True}, {"b/0", "b/1"}),
     "bools": (
         TREE,
@@ -239,8 +238,9 @@ def test_where_finds_the_kernels_of_a_linen_module():
     attention = "MultiHeadDotProductAttention_0"
     inner = {f"{attention}/{name}/kernel" for name in ("query", "key", "value", "out")}
     kernels = inner | {"Conv_0/kernel", "Dense_0/kernel"}
-    assert chosen(params, cdx.where("*/kernel")) == kernels
-    assert chosen(params, cdx.where(f"{attention}/*/kernel")) == inner
+    stacks = cdx.layers.dense()
+    assert chosen(params, cdx.where("*/kernel", spec=stacks)) == kernels
+    assert chosen(params, cdx.where(f"{attention}/*/kernel", spec=stacks)) == inner
     assert chosen({"params": params}, cdx.where("*/Dense_0/kernel")) == {
         "params/Dense_0/kernel"
     }

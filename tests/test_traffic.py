@@ -49,7 +49,7 @@ def entries(move: str) -> int:
     return int(np.prod([int(n) for n in size.split(",") if n], dtype=int))
 
 
-# Rounds of sums of p×p matrices; of scalars there are as many at most.
+# Rounds of sums of p×p matrices. Of scalars, there is one more at most.
 ROUNDS = {"dissolve_gradients": 1, "keep_feasible": 1, "constrain": 2}
 
 
@@ -75,7 +75,7 @@ def test_split_rows_need_rounds_of_sums_of_p_by_p_matrices(name, layout, kind):
         # The gradient's part is summed beside E, in the same round.
         sums = 2 if name == "dissolve_gradients" else ROUNDS[name]
         assert [entries(move) for move in matrices] == [p * p] * sums
-        assert len(list(moves.elements())) - len(matrices) <= ROUNDS[name]
+        assert len(list(moves.elements())) - len(matrices) <= ROUNDS[name] + 1
     # Not in rare branches either is anything of the size of the leaf moved.
     for moves in traffic(text):
         assert all(move.startswith("all-reduce") for move in moves)

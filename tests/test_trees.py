@@ -110,7 +110,7 @@ def test_stationarity_is_the_norm_of_the_gradient_through_the_dissolving_map():
     for seed in (0, 1, 2):
         params, target = tree(seed), tree(seed + 10)
         grads = gradient(cdx.dissolve(params, MASK), target, 4)
-        norms = found(grads, params)
+        norms = found(params, grads)
         assert set(norms) == set(SHAPES)
         for leaf, plain in slope(params, target, 4).items():
             assert_close(norms[leaf], np.linalg.norm(np.ravel(plain)), TOL)

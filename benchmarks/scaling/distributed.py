@@ -212,7 +212,7 @@ def finish(params: Tree, path: Path) -> None:
     say(
         f"processes {jax.process_count()}, devices {jax.device_count()}, "
         f"kernel {kernel.shape} in parts of {kernel.sharding.shard_shape(kernel.shape)}"
-        f", feasibility {named['residual/hidden/kernel']:.1e}, written to {path}"
+        f", feasibility {named['feasibility/hidden/kernel']:.1e}, written to {path}"
     )
 
 

@@ -40,10 +40,9 @@ def describe(params: Any, mask: Mask = None) -> str:
 
         Without a mask, to see the paths:
 
-        >>> print(cdx.describe({"kernel": jnp.zeros((2, 4, 3)), "bias": jnp.zeros(3)}))
-        path    shape      read as                                  ...
-        bias    (3,)       no matrix                                ...
-        kernel  (2, 4, 3)  dense(), conv(1), attention() or attention_out() of layers
+        >>> print(cdx.describe({"scanned": {"kernel": jnp.zeros((2, 4, 3))}}))
+        path            shape      read as ...
+        scanned/kernel  (2, 4, 3)  dense(), conv(1), attention() or attention_out() ...
     """
     header = ("path", "shape", "read as", "matrices", "orthonormal", "feasibility")
     leaves, paths = jax.tree.leaves(params), leaf_paths(params)

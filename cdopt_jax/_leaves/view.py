@@ -205,7 +205,9 @@ class View:
             return jnp.zeros(0)
         order = np.argsort([i for group in self.groups for i in group.members])
         dtype = np.result_type(*(v.dtype for v in values))
-        return jnp.concatenate([v.astype(dtype) for v in values])[order]
+        found = jnp.concatenate([v.astype(dtype) for v in values])
+        # The derivative of picking entries is a scatter.
+        return found if (np.diff(order) == 1).all() else found[order]
 
     def tree_flatten(self):
         """The constrained leaves and their metrics, and all that is not an array."""
@@ -286,7 +288,8 @@ def warn_of_gathering(view: View) -> None:
     """
     for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
         # Other tracers, as those of vmap, cannot be asked.
-        if type(leaf).__name__ == "DynamicJaxprTracer" and on_auto_axes(leaf):
+        traced = type(leaf).__name__ == "DynamicJaxprTracer"
+        if traced and r.layout is None and on_auto_axes(leaf):
             warn = partial(_warn_if_gathered, path, r)
             jax.debug.inspect_array_sharding(leaf, callback=warn)
 

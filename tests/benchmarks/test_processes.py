@@ -146,7 +146,7 @@ def test_several_processes_end_where_one_does(whole, count):
     assert_same(several, one, tolerance=1e-6)
     for ends in (one, several):
         assert all(np.isfinite(value).all() for value in ends.values())
-        assert ends["residual/hidden/kernel"] < 1e-5
+        assert ends["feasibility/hidden/kernel"] < 1e-5
 
 
 @pytest.mark.slow
