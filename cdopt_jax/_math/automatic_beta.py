@@ -14,11 +14,11 @@ from jax import Array
 
 from .products import Form, norm
 
-SHARE = 2.0
+MULTIPLE = 2.0
 """The constant c above."""
 
-FADE = 0.99
-"""What a step leaves of the largest gradient seen so far."""
+DECAY = 0.99
+"""By how much β falls in a step, unless the gradient asks for more."""
 
 EDGE = 0.5
 """The ‖E‖_F at which the gradient of f is switched off, and only the penalty acts."""
@@ -27,12 +27,12 @@ EDGE = 0.5
 def weight(g: Array, form: Form) -> Array:
     """The weight that the gradient of each matrix asks for: c‖g‖_F/√p."""
     size = jnp.sqrt(form.dot(g, g) / g.shape[-1])
-    return SHARE * jnp.where(jnp.isfinite(size), size, 0)
+    return MULTIPLE * jnp.where(jnp.isfinite(size), size, 0)
 
 
 def follow(previous: Array, new: Array) -> Array:
     """The weight after one more gradient: the largest so far, slowly forgotten."""
-    return jnp.maximum(FADE * previous, new.astype(previous.dtype))
+    return jnp.maximum(DECAY * previous, new.astype(previous.dtype))
 
 
 def damping(e: Array) -> Array:
