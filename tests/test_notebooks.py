@@ -1,10 +1,12 @@
 """The notebooks run from a clean kernel, and are kept small and with their outputs."""
 
+import importlib.util
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 assert NOTEBOOKS
@@ -24,6 +26,25 @@ def test_a_notebook_opens_in_colab_installs_and_says_where_it_runs(path):
     assert f"{COLAB}/{path.name}" in cells[0].source
     assert "%pip install" in cells[1].source
     assert "platform" in cells[2].source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_installs_from_its_checkout_or_from_the_repository(
+    path, tmp_path, monkeypatch
+):
+    """Never by the name alone: in a package index, that may be somebody else's."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    shell, asked = InteractiveShell(), []
+    shell.register_magic_function(asked.append, "line", "pip")
+    cell = nbformat.read(path, as_version=4).cells[1].source
+    for place in (path.parent, tmp_path):
+        monkeypatch.chdir(place)
+        shell.run_cell(cell).raise_error()
+    checkout, address = (line.split() for line in asked)
+    assert checkout[:3] == ["install", "--quiet", f'"{path.parents[1]}"']
+    assert address[2] == '"git+https://github.com/cdopt-jax/cdopt_jax"'
+    assert checkout[3:] == address[3:]
+    assert not any("cdopt" in name for name in checkout[3:])
 
 
 def quick(path):

@@ -4,8 +4,8 @@
 the command after ``--`` four times. Each copy finds in its environment what
 `jax.distributed.initialize` asks for:
 
-``JAX_COORDINATOR_ADDRESS``
-    Where process 0 listens: a free port of the loopback interface.
+``JAX_COORDINATOR_ADDRESS``, ``JAX_COORDINATOR_BIND_ADDRESS``
+    Where process 0 listens: a free port of the loopback interface, and of no other.
 ``JAX_NUM_PROCESSES``
     How many there are.
 ``JAX_PROCESS_ID``
@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 COUNT = "JAX_NUM_PROCESSES"
 INDEX = "JAX_PROCESS_ID"
 
@@ -81,8 +82,11 @@ async def _run_all(count: int, command: Sequence[str]) -> None:
     task = asyncio.current_task()
     assert task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    address = f"127.0.0.1:{_free_port()}"
     shared = {
-        COORDINATOR: f"127.0.0.1:{_free_port()}",
+        COORDINATOR: address,
+        # By default process 0 would listen on all interfaces, without a password.
+        BIND: address,
         COUNT: str(count),
         # Python would keep back what it prints to a pipe, and lose it in a crash.
         "PYTHONUNBUFFERED": "1",

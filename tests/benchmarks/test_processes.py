@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -223,6 +224,31 @@ def test_every_process_is_told_its_number_and_one_address():
     assert [words[:3] for words in told] == [[f"[{i}]", str(i), "3"] for i in range(3)]
     (address,) = {words[3] for words in told}
     assert address.startswith("127.0.0.1:")
+
+
+def answers(host, port):
+    """Whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), 5):
+        return True
+    return False
+
+
+def test_the_coordinator_listens_on_the_loopback_address_alone():
+    """All of 127.0.0.0/8 reaches a socket that listens on all interfaces."""
+    program = (
+        "import os, jax, time; jax.distributed.initialize("
+        "os.environ['JAX_COORDINATOR_ADDRESS'], 1, 0);"
+        f"print('up', os.environ['JAX_COORDINATOR_ADDRESS']); time.sleep({TIMEOUT})"
+    )
+    with started(*launcher(1, *python(program))) as process:
+        last = read_until(process, "up ")[-1]
+        host, port = last.split()[-1].split(":")
+        name = socket.gethostname()
+        others = {address[4][0] for address in socket.getaddrinfo(name, None)}
+        heard = {h for h in {host, "127.0.0.2", "::1", *others} if answers(h, port)}
+        process.terminate()
+        process.communicate()
+    assert heard == {host}
 
 
 def test_the_first_failure_is_told_and_its_code_passed_on():
