@@ -8,14 +8,20 @@ the regularizers, and what is named here works on whole trees.
 
 from importlib.metadata import version as _version
 
-from . import layers as layers, prox as prox, stiefel as stiefel, theory as theory
+from . import (
+    layers as layers,
+    methods as methods,
+    prox as prox,
+    stiefel as stiefel,
+    theory as theory,
+)
 from ._constrain import constrain as constrain
 from ._describe import describe as describe
 from ._initializer import initializer as initializer
 from ._master import master_copies as master_copies
-from ._minimize.bridge import scipy_objective as scipy_objective
 from ._minimize.minimize import minimize as minimize
 from ._minimize.result import Result as Result
+from ._minimize.scipy import scipy_objective as scipy_objective
 from ._reading import Stiefel as Stiefel
 from ._report import report as report
 from ._selection import where as where
