@@ -13,7 +13,7 @@ rotation.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ import numpy as np
 import optax
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
-from jax.scipy.sparse.linalg import cg
 
 from cdopt_jax._minimize.loop import Data, Ending, Setup, problem_of, traced
 from cdopt_jax._minimize.problem import Point, Problem
@@ -67,16 +66,14 @@ def solve(
             return problem_of(setup, changed, None)
 
         x = problem.read(end.projected)
-        moved = _derivative(
-            problem, rebuilt, x, (data.args, metrics), (by_args, by_metrics)
-        )
-
-        def outcome(args, arrays, x):
-            here = rebuilt(args, arrays)
-            return here.write(x), here.value(x)
-
-        _, (params, value) = jax.jvp(
-            outcome, (data.args, metrics, x), (by_args, by_metrics, moved)
+        given, change = (data.args, metrics), (by_args, by_metrics)
+        normal, tangential = _derivative(problem, rebuilt, x, given, change)
+        _, params = jax.jvp(problem.write, (x,), (optax.tree.add(normal, tangential),))
+        # Along the tangent the objective does not change, to first order.
+        _, value = jax.jvp(
+            lambda args, arrays, x: rebuilt(args, arrays).value(x),
+            (*given, x),
+            (*change, normal),
         )
         still = jax.tree.map(_still, end)._replace(
             params=params, projected=params, proximal=params, value=value
@@ -92,8 +89,8 @@ def _derivative(
     x: Point,
     given: tuple[list[Array], list[Array]],
     change: tuple[list[Array], list[Array]],
-) -> Point:
-    """How the solution moves."""
+) -> tuple[Point, Point]:
+    """How the solution moves: the normal part and the tangential one."""
     bx = problem.image(x)
     gradient = jax.grad(problem.smooth)(x)
     s = problem.normal(bx, gradient)
@@ -118,15 +115,74 @@ def _derivative(
     normal = optax.tree.scale(-0.5, problem.multiply(x, stretched))
     _, pushed = jax.jvp(lambda a, b: lagrangian(x, a, b), given, change)
     right = problem.tangent(bx, optax.tree.add(pushed, hessian(normal)))
-    precision = float(jnp.finfo(x[0].dtype).eps)
-
-    def conjugate(matvec, b):
-        return cg(matvec, b, tol=precision**0.75, maxiter=ITERATIONS)[0]
-
     tangential = lax.custom_linear_solve(
-        operator, optax.tree.scale(-1, right), conjugate, symmetric=True
+        operator, optax.tree.scale(-1, right), _conjugate_gradients, symmetric=True
     )
-    return optax.tree.add(normal, problem.tangent(bx, tangential))
+    return normal, problem.tangent(bx, tangential)
+
+
+class _Conjugate(NamedTuple):
+    """The state of conjugate gradients.
+
+    Attributes:
+        x: The solution so far.
+        residual: What is left of the right side.
+        direction: The next direction.
+        square: The square of the norm of the residual.
+        steepest: The largest curvature seen.
+        flat: Whether a direction had none, as those in the null space have.
+        taken: How many steps were taken.
+    """
+
+    x: Point
+    residual: Point
+    direction: Point
+    square: Array
+    steepest: Array
+    flat: Array
+    taken: Array
+
+
+def _conjugate_gradients(matvec: Callable[[Point], Point], b: Point) -> Point:
+    """The solution of least norm of a semidefinite system."""
+    first = optax.tree.norm(b, squared=True)
+    precision = jnp.finfo(first.dtype).eps
+
+    def body(c):
+        image = matvec(c.direction)
+        size = optax.tree.norm(c.direction, squared=True)
+        bend = optax.tree.vdot(c.direction, image)
+        steepest = jnp.maximum(c.steepest, bend / size)
+        # What rounding leaves in the null space must not be divided by nothing.
+        flat = ~(bend > 100 * precision * steepest * size)
+        length = jnp.where(flat, 0, c.square / jnp.where(flat, 1, bend))
+        residual = optax.tree.add_scale(c.residual, -length, image)
+        square = optax.tree.norm(residual, squared=True)
+        return _Conjugate(
+            x=optax.tree.add_scale(c.x, length, c.direction),
+            residual=residual,
+            direction=optax.tree.add_scale(residual, square / c.square, c.direction),
+            square=square,
+            steepest=steepest,
+            flat=flat,
+            taken=c.taken + 1,
+        )
+
+    def goes_on(c):
+        left = c.square > precision**1.5 * first
+        return left & ~c.flat & (c.taken < ITERATIONS)
+
+    zero = jnp.zeros_like(first)
+    start = _Conjugate(
+        x=optax.tree.zeros_like(b),
+        residual=b,
+        direction=b,
+        square=first,
+        steepest=zero,
+        flat=jnp.zeros((), bool),
+        taken=jnp.zeros((), jnp.int32),
+    )
+    return lax.while_loop(goes_on, body, start).x
 
 
 def _check(setup):

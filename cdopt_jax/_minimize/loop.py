@@ -87,10 +87,12 @@ class Prepared(NamedTuple):
     Attributes:
         factors: The factor of each metric, or None.
         unit: The unit of the objective; see `Problem`.
+        scale: The scale of the gradient at the start.
     """
 
     factors: list[Array | None]
     unit: Array
+    scale: Array
 
 
 class Course(NamedTuple):
@@ -197,10 +199,14 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     look = problem.look(x)
     unit = _unit(look)
     problem = problem._replace(unit=unit)
-    look = Look(*(optax.tree.scale(unit, part) for part in look))
+    # XLA would take the unit out of sums of squares, where its square overflows.
+    look = lax.optimization_barrier(
+        Look(*(optax.tree.scale(unit, part) for part in look))
+    )
     state = _strong(setup.method.init(problem, x, look, data.key))
-    prepared = Prepared(factors=problem.factors, unit=unit)
-    tolerance = _tolerance(setup, data, look)
+    scale = _scale(setup, look)
+    prepared = Prepared(factors=problem.factors, unit=unit, scale=scale)
+    tolerance = data.tol * scale
     problem = problem._replace(tolerance=tolerance)
     stationarity = setup.method.stationarity(problem, state, x, look)
     stationary = stationarity <= tolerance
@@ -268,7 +274,10 @@ def advance(
     state, steps = lax.while_loop(goes_on, body, (course.state, course.steps))
     x = method.point(problem, state)
     look = problem.look(x)
-    tolerance = _tolerance(setup, data, look)
+    # Where gradient and curvature vanish together nothing is small against both: what
+    # is at the rounding of the first gradient is small.
+    least = jnp.sqrt(jnp.finfo(look.value.dtype).eps) * prepared.scale
+    tolerance = data.tol * jnp.maximum(_scale(setup, look), least)
     stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
@@ -464,18 +473,18 @@ def _unit(look: Look) -> Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in entries]))
     usable = jnp.isfinite(largest) & (largest > 0)
     power = jnp.round(jnp.log2(jnp.where(usable, largest, 1)))
-    return jnp.exp2(-power).astype(look.value.dtype)
+    return jnp.ldexp(jnp.ones((), look.value.dtype), -power.astype(jnp.int32))
 
 
-def _tolerance(setup, data, look):
-    """The tolerance in the unit of the problem.
+def _scale(setup, look):
+    """What the certificate is compared with.
 
-    The scale is the size of the gradient at the point itself, and, since that may
-    vanish at a solution, of what it changes by over the length of x. Both are
-    multiplied by what f is multiplied by.
+    The size of the gradient at the point itself, and, since that may vanish at a
+    solution, of its change over the length of x. Both are multiplied by what f is
+    multiplied by.
     """
     scale = look.slope + (look.curvature if setup.method.smooth else 0)
-    return data.tol * jnp.where(jnp.isfinite(scale), scale, 0)
+    return jnp.where(jnp.isfinite(scale), scale, 0)
 
 
 def _strong(tree):

@@ -153,8 +153,8 @@ def structure_of(
         if reading is not None and mask is None and jnp.ndim(leaf) > 2:
             raise ValueError(
                 f"{name}: {describe_leaf(path, leaf)}, which may be one matrix or "
-                "many. Write mask=cdx.Stiefel() for one matrix, with the last axis for its "
-                "columns, or mask=cdx.Stiefel(rows=-2, columns=-1) for a batch."
+                "many. Write mask=cdx.Stiefel() for one matrix, with the last axis for "
+                "its columns, or mask=cdx.Stiefel(rows=-2, columns=-1) for a batch."
             )
         array = reading is not None and not (reading.B is None or callable(reading.B))
         metrics.append(jnp.asarray(reading.B) if reading and array else None)

@@ -104,7 +104,8 @@ class State(NamedTuple):
         start: The objective at the start.
         values: The last values of the objective.
         exact: Whether the next step is one of ManPG.
-        idle: How many steps ago the best point was found.
+        idle: How many steps ago there was progress, in the objective or the residual.
+        nearest: The residual from which progress is counted.
         short: How many stepsizes in a row were a small share of the first.
         failures: How many searches in a row found nothing.
         jumped: Whether the last of these had gradients that differ at no distance.
@@ -119,6 +120,7 @@ class State(NamedTuple):
     values: Array
     exact: Array
     idle: Array
+    nearest: Array
     short: Array
     failures: Array
     jumped: Array
@@ -179,6 +181,7 @@ class Proximal(Method):
             values=jnp.full(self.memory or usual, look.value),
             exact=jnp.zeros((), bool),
             idle=zero,
+            nearest=now.residual,
             short=zero,
             failures=zero,
             jumped=jnp.zeros((), bool),
@@ -190,7 +193,10 @@ class Proximal(Method):
         now, best, x = state.now, state.best, state.now.x
         precision = jnp.finfo(now.value.dtype).eps
         slack = 4 * precision * jnp.abs(best.value)
-        ceiling = jnp.max(state.values) + slack
+        # Near a solution the objective says less than the residual does: steps may rise
+        # by what they could gain.
+        gain = now.residual**2 * jnp.minimum(state.stepsize, 1e2 * state.first)
+        ceiling = jnp.max(state.values) + slack + jnp.where(state.exact, 0, gain)
 
         def candidate(stepsize):
             y = problem.prox(
@@ -213,11 +219,14 @@ class Proximal(Method):
         # From the best point, a step that gains nothing but rounding is none.
         failed = failed | (state.exact & ~lower)
         failures = jnp.where(failed, state.failures + 1, 0)
-        idle = jnp.where(lower, 0, state.idle + 1)
+        nearer = now.residual < 0.9 * state.nearest
+        idle = jnp.where(lower | nearer, 0, state.idle + 1)
         worse = (now.residual <= problem.tolerance) & _above_best(state)
         back = failed | (idle > IDLE) | worse
         base = choose(back, _as_trial(best), trial)
-        eta = jnp.where(back, state.first * 0.1**failures, trial.stepsize)
+        shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
+        shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
+        eta = jnp.where(back, shorter, trial.stepsize)
         multiplier = choose(back, best.multiplier, now.multiplier)
         rounds = jnp.where(back, DUAL_STEPS, 1)
         new = _iterate(problem, base, multiplier, eta, rounds)
@@ -236,6 +245,7 @@ class Proximal(Method):
             values=jnp.where(back, best.value, values),
             exact=back,
             idle=jnp.where(back, 0, idle),
+            nearest=jnp.where(nearer, now.residual, state.nearest),
             short=jnp.where(short, state.short + 1, 0),
             failures=failures,
             jumped=failed & far & (change > JUMP * now.residual),

@@ -34,6 +34,9 @@ from cdopt_jax._minimize.result import (
 
 Callback = Callable[[Info], Any]
 
+EVERY_SECONDS = 1.0
+"""How often a line is written where there is no bar."""
+
 
 class Ended(NamedTuple):
     """A run that has ended.
@@ -238,7 +241,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(info.step - self._bar.n)
             self._bar.set_postfix_str(text)
-        elif info.seconds - self._said >= 1:
+        elif info.seconds - self._said >= EVERY_SECONDS:
             self._said = info.seconds
             sys.stderr.write(f"step {info.step}, {info.seconds:.1f} s: {text}\n")
 
