@@ -8,14 +8,20 @@ the regularizers, and what is named here works on whole trees.
 
 from importlib.metadata import version as _version
 
-from . import layers as layers, prox as prox, stiefel as stiefel, theory as theory
+from . import (
+    layers as layers,
+    methods as methods,
+    prox as prox,
+    stiefel as stiefel,
+    theory as theory,
+)
 from ._leaves.describe import describe as describe
 from ._leaves.initializer import initializer as initializer
 from ._leaves.masks import Mask as Mask, where as where
 from ._leaves.reading import Stiefel as Stiefel
-from ._minimize.bridge import scipy_objective as scipy_objective
 from ._minimize.minimize import minimize as minimize
 from ._minimize.result import Result as Result
+from ._minimize.scipy import scipy_objective as scipy_objective
 from ._transforms.add_penalty import add_penalty as add_penalty
 from ._transforms.constrain import constrain as constrain
 from ._transforms.dissolve_gradients import dissolve_gradients as dissolve_gradients

@@ -4,9 +4,14 @@ A regularizer works on a whole tree of parameters, an array being the simplest. 
 weight is one number for all leaves or a tree of them, as deep as it needs to be:
 ``l1({"Conv_0": 1e-4, "Dense_0": {"kernel": 1e-5, "bias": 0}})``. A weight of zero
 leaves its leaf alone.
+
+A regularizer made here is itself a tree, whose leaves are its weights. Two of the same
+kind differ in their leaves only, so that `minimize` compiles one program for both.
 """
 
+import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import chex
@@ -15,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
@@ -23,6 +29,9 @@ from ._math.products import widen
 
 class Regularizer(NamedTuple):
     """A convex function r and its proximal map, both of a tree.
+
+    Any two callables make one. Weights that are to change without a new compilation
+    belong into a ``jax.tree_util.Partial``, as they do in those of this module.
 
     Attributes:
         value: x ↦ r(x), a scalar.
@@ -42,14 +51,7 @@ def l1(weight: Any) -> Regularizer:
         >>> print(prox.l1(0.5).prox(jnp.array([1.0, -0.25, -3.0]), 1.0))
         [ 0.5 -0.  -2.5]
     """
-
-    def value(x, w):
-        return jnp.sum(w * jnp.abs(x))
-
-    def shrink(x, w, step):
-        return _soft(x, step * w)
-
-    return _leafwise("l1", value, shrink, weight=weight)
+    return _regularizer(_L1, weight=weight)
 
 
 def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
@@ -70,7 +72,105 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
             "prox.l21: axis must be an axis or a tuple of different axes; it is "
             f"{axis!r}."
         )
+    return _regularizer(_groups(axes), weight=weight)
 
+
+def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
+    """l1_weight·Σ|x| + (l2_weight/2)·Σx²."""
+    return _regularizer(_ELASTIC_NET, l1_weight=l1_weight, l2_weight=l2_weight)
+
+
+def nonnegative_l1(weight: Any) -> Regularizer:
+    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
+    return _regularizer(_NONNEGATIVE_L1, weight=weight)
+
+
+def none() -> Regularizer:
+    """No regularizer: its value is zero and its proximal map the identity."""
+    return Regularizer(_zero, _identity)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Leafwise:
+    """A kind of regularizer, by its action on one leaf.
+
+    Attributes:
+        name: Its public name.
+        of_leaf: From a leaf and its weights to r of the leaf.
+        shrink: From a leaf, its weights and a step to the proximal map of the leaf.
+        fits: Whether a leaf can be regularized.
+        needs: What such a leaf is, in words.
+    """
+
+    name: str
+    of_leaf: Callable[..., Array]
+    shrink: Callable[..., Array]
+    fits: Callable[[Array], bool] = lambda _: True
+    needs: str = "a real floating-point leaf"
+
+    def value(self, weights: dict[str, Any], tree: chex.ArrayTree) -> Array:
+        """The sum over the leaves."""
+        items = self._weighted(weights, tree)
+        return jnp.asarray(sum(self.of_leaf(*item) for item in items if item))
+
+    def prox(
+        self, weights: dict[str, Any], tree: chex.ArrayTree, step: ArrayLike
+    ) -> Any:
+        """The proximal map, leaf by leaf."""
+        leaves, treedef = jax.tree.flatten(tree)
+
+        def one(leaf, item):
+            if item is None:
+                return leaf
+            step_here = jnp.asarray(step, item[0].dtype)
+            return self.shrink(*item, step_here).astype(jnp.result_type(leaf))
+
+        return treedef.unflatten(map(one, leaves, self._weighted(weights, tree)))
+
+    def _weighted(self, weights, tree):
+        """Each leaf with its weights, in the dtype of the computation, or None."""
+        leaves = jax.tree.leaves(tree)
+        columns = [
+            broadcast_prefix(f"prox.{self.name}: {label}", w, tree)
+            for label, w in weights.items()
+        ]
+        for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
+            if all(_is_zero(w) for w in ws):
+                yield None
+                continue
+            x = jnp.asarray(leaf)
+            if not jnp.issubdtype(x.dtype, jnp.floating) or not self.fits(x):
+                raise ValueError(
+                    f"prox.{self.name}: needs {self.needs}; {describe_leaf(path, x)}."
+                )
+            x = x.astype(widen(x.dtype))
+            yield x, *(jnp.asarray(w, x.dtype) for w in ws)
+
+
+def _soft(x, threshold):
+    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
+
+
+_L1 = _Leafwise(
+    "l1",
+    lambda x, w: jnp.sum(w * jnp.abs(x)),
+    lambda x, w, step: _soft(x, step * w),
+)
+_ELASTIC_NET = _Leafwise(
+    "elastic_net",
+    lambda x, w1, w2: jnp.sum(w1 * jnp.abs(x) + w2 / 2 * x**2),
+    lambda x, w1, w2, step: _soft(x, step * w1) / (1 + step * w2),
+)
+_NONNEGATIVE_L1 = _Leafwise(
+    "nonnegative_l1",
+    lambda x, w: jnp.where(jnp.all(x >= 0), jnp.sum(w * x), jnp.inf),
+    lambda x, w, step: jnp.maximum(x - step * w, 0),
+)
+
+
+# One object for each set of axes: a program is known by the objects that it calls.
+@lru_cache(maxsize=64)
+def _groups(axes: tuple[int, ...]) -> _Leafwise:
     def fits(x):
         return x.ndim > 0 and all(-x.ndim <= a < x.ndim for a in axes)
 
@@ -79,7 +179,7 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
         # The derivative of √ at 0 is infinite; of a zero group it must be zero.
         return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 
-    def value(x, w):
+    def of_leaf(x, w):
         return jnp.sum(w * norms(x))
 
     def shrink(x, w, step):
@@ -87,85 +187,25 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
         kept = size > threshold
         return jnp.where(kept, x * (1 - threshold / jnp.where(kept, size, 1)), 0)
 
-    wanted = f"a leaf with the axes {axes} (give others weight 0)"
-    return _leafwise("l21", value, shrink, (fits, wanted), weight=weight)
+    needs = f"a leaf with the axes {axes} (give others weight 0)"
+    return _Leafwise("l21", of_leaf, shrink, fits, needs)
 
 
-def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
-    """l1_weight·Σ|x| + (l2_weight/2)·Σx²."""
-
-    def value(x, w1, w2):
-        return jnp.sum(w1 * jnp.abs(x) + w2 / 2 * x**2)
-
-    def shrink(x, w1, w2, step):
-        return _soft(x, step * w1) / (1 + step * w2)
-
-    return _leafwise(
-        "elastic_net", value, shrink, l1_weight=l1_weight, l2_weight=l2_weight
-    )
+def _zero(tree):
+    del tree
+    return jnp.zeros((), jnp.float32)
 
 
-def nonnegative_l1(weight: Any) -> Regularizer:
-    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
-
-    def value(x, w):
-        return jnp.where(jnp.all(x >= 0), jnp.sum(w * x), jnp.inf)
-
-    def shrink(x, w, step):
-        return jnp.maximum(x - step * w, 0)
-
-    return _leafwise("nonnegative_l1", value, shrink, weight=weight)
+def _identity(tree, step):
+    del step
+    return tree
 
 
-def none() -> Regularizer:
-    """No regularizer: its value is zero and its proximal map the identity."""
-    return Regularizer(lambda _: jnp.zeros((), jnp.float32), lambda x, _: x)
-
-
-def _soft(x, threshold):
-    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
-
-
-def _leafwise(name, value, shrink, fits=None, **weights):
-    """A regularizer from its action on one leaf, checked at once where it can be."""
+def _regularizer(kind, **weights):
+    """The regularizer of a kind, its weights checked where they are known."""
     for label, tree in weights.items():
-        _check_weights(f"prox.{name}", label, tree)
-
-    def active(tree):
-        """Each leaf with its weights, in the dtype of the computation, or None."""
-        leaves = jax.tree.leaves(tree)
-        columns = [
-            broadcast_prefix(f"prox.{name}: {label}", w, tree)
-            for label, w in weights.items()
-        ]
-        for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
-            if all(_is_zero(w) for w in ws):
-                yield None
-                continue
-            x = jnp.asarray(leaf)
-            if not jnp.issubdtype(x.dtype, jnp.floating) or (fits and not fits[0](x)):
-                wanted = fits[1] if fits else "a real floating-point leaf"
-                raise ValueError(
-                    f"prox.{name}: needs {wanted}; {describe_leaf(path, x)}."
-                )
-            x = x.astype(widen(x.dtype))
-            yield x, *(jnp.asarray(w, x.dtype) for w in ws)
-
-    def total(tree):
-        return jnp.asarray(sum(value(*item) for item in active(tree) if item))
-
-    def prox(tree, step):
-        leaves, treedef = jax.tree.flatten(tree)
-
-        def one(leaf, item):
-            if item is None:
-                return leaf
-            step_here = jnp.asarray(step, item[0].dtype)
-            return shrink(*item, step_here).astype(jnp.result_type(leaf))
-
-        return treedef.unflatten(map(one, leaves, active(tree)))
-
-    return Regularizer(total, prox)
+        _check_weights(f"prox.{kind.name}", label, tree)
+    return Regularizer(Partial(kind.value, weights), Partial(kind.prox, weights))
 
 
 def _is_zero(w):

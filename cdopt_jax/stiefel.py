@@ -7,8 +7,8 @@ function made of matrix products and elementwise operations. Half-precision arra
 computed in float32, and every product asks for the highest precision, since
 feasibility is lost in a product that a TPU or TF32 has rounded.
 
-``B`` is a symmetric positive definite ``(n, n)`` array, or a callable x ↦ Bx. It is a
-constant of the problem: no derivative is taken with respect to it.
+``B`` is a symmetric positive definite ``(n, n)`` array, or a callable x ↦ Bx. Results
+can be differentiated with respect to B as well.
 
 On a mesh with Explicit axes, rows, columns and batch may be split in any way; results
 have the layout of ``x``. On Auto axes the compiler lays the products out, and does so
@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike, DTypeLike
 
 from ._checks import metric_fault, projection_fault
@@ -101,7 +102,10 @@ def dissolve(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> A
     (x,), form, done = _prepare("dissolve", B, axis_name, x)
     if form.B is None:
         return done(_dissolve(axis_name, x))
-    return done(_dissolve_in_metric(axis_name, x, form.apply(x)))
+    if not callable(form.B):
+        return done(_dissolve_in_metric(axis_name, _apply_array, x, form.B))
+    apply, arrays = jax.closure_convert(form.apply, x)
+    return done(_dissolve_in_metric(axis_name, apply, x, *arrays))
 
 
 def jvp(
@@ -279,21 +283,38 @@ def _(axis_name, primals, tangents):
     return mm(x, p), mm(d, p) + mm(x, normal_factor(phi(form.gram(x, d)), e))
 
 
-# y = Bx is an argument of its own, since a derivative rule must not close over a B that
-# may be traced.
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _dissolve_in_metric(axis_name, x, y):
-    e = Form(axis_name=axis_name).residual(x, y)
+def _apply_array(x, B):
+    return Form(B=B).apply(x)
+
+
+# The arrays of the metric are arguments of their own, since a derivative rule must not
+# close over what may be differentiated.
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _dissolve_in_metric(axis_name, apply, x, *arrays):
+    e = Form(axis_name=axis_name).residual(x, apply(x, *arrays))
     return mm(x, map_factor(e, mm(e, e)))
 
 
-@_dissolve_in_metric.defjvp
-def _(axis_name, primals, tangents):
-    (x, y), (d, _) = primals, tangents  # B is symmetric: xᵀ(Bd) = yᵀd
+@partial(_dissolve_in_metric.defjvp, symbolic_zeros=True)
+def _(axis_name, apply, primals, tangents):
+    (x, *arrays), (d, *by_metric) = primals, tangents
     form = Form(axis_name=axis_name)
+    y = apply(x, *arrays)
     e = form.residual(x, y)
     p = map_factor(e, mm(e, e))
-    return mm(x, p), mm(d, p) + mm(x, normal_factor(phi(form.gram(y, d)), e))
+    # Half of the derivative of M; B is symmetric, so xᵀ(Bd) = yᵀd and Bd is not formed.
+    half, moved = jnp.zeros_like(e), jnp.zeros_like(x)
+    if not isinstance(d, SymbolicZero):
+        half, moved = half + form.gram(y, d), mm(d, p)
+    changes = [a for a in by_metric if not isinstance(a, SymbolicZero)]
+    if changes:
+        dense = [
+            jnp.zeros_like(a) if isinstance(t, SymbolicZero) else t
+            for a, t in zip(arrays, by_metric, strict=True)
+        ]
+        _, change = jax.jvp(lambda *a: apply(x, *a), tuple(arrays), tuple(dense))
+        half = half + form.gram(x, change) / 2
+    return mm(x, p), moved + mm(x, normal_factor(phi(half), e))
 
 
 def _expand(x, form):
@@ -342,7 +363,7 @@ def _prepare(
     elif B is not None:
         if fault := metric_fault(B, shape[-2], layout, axis_name):
             raise ValueError(f"stiefel.{name}: {fault}.")
-        metric = lax.stop_gradient(jnp.asarray(B, x.dtype))
+        B = jnp.asarray(B, x.dtype)
     for label, v in others.items():
         d = jnp.asarray(v)
         if d.shape != shape or not jnp.issubdtype(d.dtype, jnp.floating):

@@ -1,5 +1,7 @@
 """What `minimize` is given, checked before anything is computed."""
 
+import math
+import operator
 from typing import Any
 
 import jax
@@ -7,98 +9,75 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from cdopt_jax._checks import check_beta, check_positive
+from cdopt_jax._errors import error
 from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
-from cdopt_jax._minimize.subgradient import RULES
 from cdopt_jax.prox import Regularizer
-
-METHODS = (
-    "auto",
-    "proximal",
-    "continuation",
-    "tangential",
-    "lbfgs",
-    "newton",
-    "sampling",
-    *RULES,
-)
 
 
 def check_options(
-    who: str,
-    f: Any,
-    method: Any,
-    regularizer: Any,
-    beta: Any,
-    tol: Any,
-    max_steps: Any,
-    batch: Any,
+    f: Any, regularizer: Any, args: Any, callback: Any, starts: Any
 ) -> None:
-    """Raise on options that cannot be used, or not together."""
-
-    def fault(text):
-        return ValueError(f"{who}: {text}")
-
+    """Raise on options that cannot be used."""
     if not callable(f):
-        raise fault(f"f must be a function of the parameters; it is {f!r}.")
-    optimizer = hasattr(method, "init") and hasattr(method, "update")
-    if not optimizer and method not in METHODS:
-        raise fault(
-            f"method must be an Optax optimiser or one of {', '.join(METHODS)}; it is "
-            f"{method!r}."
+        raise error(f"f must be a function of the parameters; it is {f!r}.")
+    if regularizer is not None and not isinstance(regularizer, Regularizer):
+        raise error(
+            "regularizer must be a Regularizer(value, prox), such as prox.l1(0.1); "
+            f"it is {regularizer!r}."
         )
-    if regularizer is not None:
-        if not isinstance(regularizer, Regularizer):
-            raise fault(
-                "regularizer must be a Regularizer(value, prox), such as prox.l1(0.1); "
-                f"it is {regularizer!r}."
-            )
-        if regularizer.prox is None and method in ("proximal", "continuation"):
-            raise fault(
-                f'method="{method}" needs the proximal map of r, and prox '
-                'is None; give one, or write method="geometric", which takes '
-                "subgradients."
-            )
-    if check_beta(beta) is False and callable(beta):
-        raise fault(f"beta must be a number or 'auto'; it is {beta!r}.")
-    if tol is not None:
-        check_positive("tol", tol)
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-        raise fault(f"max_steps must be a whole number above 0; it is {max_steps!r}.")
-    if batch is not None and not (optimizer or method == "auto"):
-        raise fault(
-            f"method={method!r} compares values of one function, and with batch= each "
-            "step has its own; give an Optax optimiser, such as optax.adam(1e-2)."
+    if not isinstance(args, tuple):
+        raise error(
+            "args must be the tuple of the further arguments of f, such as "
+            f"args=(data,); it is of type {type(args).__name__}."
         )
+    if callback is not None and not callable(callback):
+        raise error(f"callback must be a function of an Info; it is {callback!r}.")
+    if starts is not None:
+        whole("starts", starts)
 
 
-def check_leaves(who: str, x0: Any) -> None:
-    """Raise on a start that is not real and finite."""
+def whole(label: str, value: Any) -> int:
+    """A whole number above zero, of any type that is one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if isinstance(value, bool) or number < 1:
+        raise error(f"{label} must be a whole number above 0; it is {value!r}.")
+    return number
+
+
+def number(label: str, value: Any) -> Any:
+    """A number above zero, which may be traced."""
+    known = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if known and value > 0 and math.isfinite(value):
+        return value
+    array = isinstance(value, jax.Array | np.ndarray) and jnp.ndim(value) == 0
+    if array and (isinstance(value, Tracer) or value > 0):
+        return value
+    raise error(f"{label} must be a number above zero; it is {value!r}.")
+
+
+def check_leaves(x0: Any) -> None:
+    """Raise on a start that is not real."""
     for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
-        dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise ValueError(
-                f"{who}: x0 must be real floating point; {describe_leaf(path, leaf)}."
-            )
-        if not isinstance(leaf, Tracer) and not np.isfinite(np.asarray(leaf)).all():
-            raise ValueError(
-                f"{who}: x0 must be finite; {describe_leaf(path, leaf)} and holds "
-                "infinite or NaN entries."
-            )
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise error(f"x0 must be real floating point; {describe_leaf(path, leaf)}.")
 
 
-def check_scalar(who: str, f: Any, params: Any) -> None:
-    """Raise on an objective that is not a real scalar."""
-    out: Any = jax.eval_shape(f, params)
-    shape = getattr(out, "shape", None)
+def scalar(out: Any) -> Any:
+    """What f returned, if it is a real scalar. Looked at when f is traced."""
+    shape = jnp.shape(out) if hasattr(out, "shape") or jnp.isscalar(out) else None
     if shape != ():
         what = f"an array of shape {shape}" if shape else f"a {type(out).__name__}"
-        raise ValueError(
-            f"{who}: f must return a scalar; it returns {what}. Write jnp.sum(…) or "
+        raise error(
+            f"f must return a scalar; it returns {what}. Write jnp.sum(…) or "
             "jnp.mean(…) around it."
         )
-    if not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(
-            f"{who}: f must return a real floating-point number; it returns one of "
-            f"dtype {out.dtype}. Write jnp.real(…) around a complex one."
+    dtype = jnp.result_type(out)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise error(
+            "f must return a real floating-point number; it returns one of dtype "
+            f"{dtype}. Write jnp.real(…) around a complex one."
         )
+    return out

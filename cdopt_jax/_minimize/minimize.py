@@ -1,8 +1,8 @@
 """The solver: checks what it is given, chooses the method, runs it and certifies."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import chex
@@ -13,88 +13,102 @@ import optax
 from jax import Array
 from jax.core import Tracer
 
-from cdopt_jax._errors import public
+from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._minimize.checks import check_leaves, check_options, check_scalar
-from cdopt_jax._minimize.common import Method
-from cdopt_jax._minimize.driver import Plan, run, run_traced, timed
-from cdopt_jax._minimize.landscape import landscape
-from cdopt_jax._minimize.metrics import check_metrics
-from cdopt_jax._minimize.newton import newton
-from cdopt_jax._minimize.proximal import proximal
-from cdopt_jax._minimize.quasi_newton import lbfgs
-from cdopt_jax._minimize.result import CERTIFIED, INTERRUPTED, STALLED, Result, joined
-from cdopt_jax._minimize.sampling import sampling
-from cdopt_jax._minimize.subgradient import RULES, subgradient
-from cdopt_jax._minimize.tangential import tangential
-from cdopt_jax._minimize.transformation import mean_over, stochastic, transformed
-from cdopt_jax._trees import project
+from cdopt_jax._minimize import implicit
+from cdopt_jax._minimize.checks import (
+    check_leaves,
+    check_options,
+    number,
+    whole,
+)
+from cdopt_jax._minimize.loop import NOISE, Data, Ending, Setup, problem_of
+from cdopt_jax._minimize.method import Method
+from cdopt_jax._minimize.optax_method import Optax, stochastic
+from cdopt_jax._minimize.problem import (
+    feasibility_on_host,
+    projected_on_host,
+    structure_of,
+)
+from cdopt_jax._minimize.result import CERTIFIED, History, Info, Result
+from cdopt_jax._minimize.run import (
+    Callback,
+    Ended,
+    Progress,
+    begin,
+    check_start,
+    finish,
+    history,
+)
+from cdopt_jax._minimize.static import opaque, split
+from cdopt_jax.methods import NAMED
 from cdopt_jax.prox import Regularizer
 
-ZERO = 1e-5
-LOOSE, AHEAD = 1e-3, 300
-"""The tolerance of a run ahead for f alone, by the size of its first gradient, and the
-most steps of it."""
-
-JUDGES = 16
-"""How many batches judge an objective that is known by batches alone."""
-
-_WHO = "minimize"
+LOOSE, FAINT = 1e-3, 1e-6
+"""The tolerance of the steps ahead of a continuation, and the strength of r in them."""
 
 
 @public("minimize")
 def minimize(
     f: Callable[..., Any],
-    x0: chex.ArrayTree,
+    x0: chex.ArrayTree | Result,
     mask: Mask = None,
     *,
-    method: str | optax.GradientTransformation = "auto",
+    method: str | Method | optax.GradientTransformation = "auto",
     regularizer: Regularizer | None = None,
-    beta: Any = "auto",
-    tol: float | None = None,
+    args: tuple[Any, ...] = (),
+    tol: float | Array | None = None,
     max_steps: int = 10_000,
     key: Array | None = None,
-    args: tuple[Any, ...] = (),
+    starts: int | None = None,
+    callback: Callback | None = None,
+    progress: bool = False,
+    beta: float | str | Array = "auto",
     batch: Callable[[Array], Any] | None = None,
 ) -> Result:
     """Minimise f + r over parameters of which some leaves are orthonormal.
 
-    The whole run is compiled. Called with plain arrays it stops now and then to look at
-    the course and the clock, and returns what it has on Ctrl-C; inside ``jit`` or
-    ``vmap`` it is one program, so ``jax.vmap(lambda x: cdx.minimize(f, x))(starts)``
-    runs from many starts at once.
+    The run is compiled, and what is compiled is kept: a second call with the same
+    ``f``, method, mask and shapes compiles nothing, also with other ``args``, ``x0``,
+    weights of the regularizer, ``tol``, ``beta`` and metrics. As under ``jax.jit``,
+    ``f`` is identified by equality, which for a function is identity, and what it reads
+    from outside is a constant of the program. So define ``f`` once, outside of loops,
+    and hand over data by ``args``. An Optax optimiser, too, is another one each time it
+    is made.
+
+    Inside ``jit`` or ``vmap`` a run is one program, which cannot be interrupted. There
+    a solution of a smooth problem can be differentiated with respect to ``args`` and
+    metrics, by the implicit function theorem: ``jax.grad(lambda a: loss(cdx.minimize(f,
+    x0, args=(a,)).projected))``. The derivative is as accurate as the solution is.
 
     Args:
         f: From the parameters, and ``args``, to a real scalar.
-        x0: Where to start. What is constrained is projected to the manifold first, with
-            a warning where that changes it.
+        x0: Where to start: parameters, or a `Result` from whose ``params`` to go on.
+            What is constrained is projected to the manifold first, with a warning where
+            that changes it. A start that is stationary is perturbed, and counts as the
+            solution if nothing lower is found: it might be a saddle.
         mask: Which leaves are constrained; see `where`.
-        method: ``"proximal"``: Algorithm 2 with a multiplier and Barzilai-Borwein
-            steps, for f smooth, with a regularizer or without. ``"continuation"``: the
-            same, after some steps for f alone, from which better local minima are found
-            where the regularizer is strong.
-            ``"tangential"``: L-BFGS in the tangent spaces, for f + r smooth; fewer
-            steps, where they are dear.
-            ``"lbfgs"`` and ``"newton"``: L-BFGS, and a trust-region Newton method with
-            exact second derivatives, on the constraint dissolving function h, for f + r
-            smooth. ``"diminishing"``, ``"normalized"``, ``"polyak"`` and
-            ``"geometric"``: subgradient steps, for any f, that differ in their lengths.
-            ``"sampling"``: gradient sampling, for any f of few variables. Or an Optax
-            optimiser. ``"auto"`` is ``"proximal"``, and where that finds no end without
-            a regularizer, since f has kinks, ``"geometric"`` from there; inside a trace
-            it is ``"proximal"`` alone.
-        regularizer: A convex term r; see `prox`. Methods other than ``"proximal"``
-            take subgradients of it.
-        beta: The weight β of the penalty in h, for the methods on h and, if a number,
-            for an Optax optimiser; ``"auto"`` takes it from the gradient at the start.
-        tol: The tolerance of the certificate: for ``"proximal"`` the norm of an element
-            of ∇f + ∂r + BxΛ, for methods on h and optimisers that of the gradient, and
-            for subgradients and sampling the distance of zero from gradients sampled
-            around the point. By default the square root of the precision, times the
-            size of the gradient at the start where that is above one.
+        method: A name or an object of `methods`, or an Optax optimiser. ``"auto"`` is
+            ``"continuation"`` with a regularizer, ``"proximal"`` without and from a
+            `Result`, and ``"geometric"`` where f shows kinks (not inside a trace). The
+            result says which it was.
+        regularizer: A convex term r; see `prox`. Methods other than ``"proximal"`` and
+            ``"continuation"`` take subgradients of it.
+        args: Further arguments of ``f``. Numbers and arrays are arguments of the
+            program, all else is a part of it.
+        tol: The relative tolerance of the certificate, which must fall below ``tol``
+            times the size of the gradient at the point itself (and of its change over
+            the length of x); a factor in front of f and r changes nothing. By default
+            the square root of the precision.
         max_steps: The most steps.
-        key: For methods that sample, and for ``batch``.
-        args: Further arguments of ``f``.
+        key: For methods that sample, for ``batch`` and for ``starts``.
+        starts: From how many starts to run at once: ``x0`` and random ones. The best
+            end is returned, with the values of all.
+        callback: Called with an `Info` after every piece of the run; the run stops if
+            it returns True.
+        progress: Whether to show the course on standard error.
+        beta: The weight β of the penalty in h, for ``"lbfgs"`` and ``"newton"``;
+            ``"auto"`` takes it from the gradient at the start.
         batch: For an objective that is known by batches: from a key to a batch, the
             last argument of ``f``. The method is then an Optax optimiser, by default
             Adam with a falling rate, and the values are means over sixteen batches.
@@ -104,9 +118,10 @@ def minimize(
         ``message`` says why the run ended.
 
     Raises:
-        ValueError: If the objective is not a finite real scalar at the start, if a
-            metric is not positive definite, if a regularizer has no proximal map and
-            the method needs one, and on unknown options.
+        ValueError: If the objective or its gradient is not finite at the start, if the
+            objective is no real scalar, if a metric is not positive definite, if a
+            regularizer has no proximal map and the method needs one, and on unknown
+            options.
 
     Examples:
         The three leading eigenvectors, and the same with sparse entries:
@@ -114,164 +129,238 @@ def minimize(
         >>> import jax, jax.numpy as jnp, cdopt_jax as cdx
         >>> m = jnp.diag(jnp.arange(1.0, 9.0))
         >>> x0 = cdx.stiefel.random(jax.random.key(0), (8, 3))
-        >>> f = lambda x: -jnp.trace(x.T @ m @ x)
-        >>> result = cdx.minimize(f, x0)
+        >>> f = lambda x, m: -jnp.trace(x.T @ m @ x)
+        >>> result = cdx.minimize(f, x0, args=(m,))
         >>> print(f"{result.value:.3f}", bool(result.converged))
         -21.000 True
-        >>> sparse = cdx.minimize(f, x0, regularizer=cdx.prox.l1(0.5))
+        >>> sparse = cdx.minimize(f, x0, args=(m,), regularizer=cdx.prox.l1(0.5))
         >>> print(f"{sparse.sparsity:.2f}")
         0.88
     """
-    check_options(_WHO, f, method, regularizer, beta, tol, max_steps, batch)
-    key = jax.random.key(0) if key is None else key
-    check_leaves(_WHO, x0)
-    x0 = jax.tree.map(jnp.asarray, x0)
-    start = _onto_manifold(x0, mask)
+    check_options(f, regularizer, args, callback, starts)
+    max_steps = whole("max_steps", max_steps)
+    warm = isinstance(x0, Result)
+    start = x0.params if isinstance(x0, Result) else x0
+    check_leaves(start)
+    start = jax.tree.map(jnp.asarray, start)
+    chosen = _chosen(method, regularizer, batch, max_steps, warm=warm)
+    structure, metrics = structure_of(start, mask)
+    static_args, arrays = split(args)
+    static_regularizer, weights = None, []
+    if regularizer is not None:
+        static_regularizer, weights = split(regularizer, keep_zeros=True)
+    ahead = getattr(chosen, "ahead", 0)
+    if ahead:
+        chosen = dataclasses.replace(chosen, ahead=0)
+    setup = Setup(
+        f=opaque(f),
+        batch=batch,
+        method=chosen,
+        structure=structure,
+        args=static_args,
+        regularizer=static_regularizer,
+    )
+    dtype = jnp.result_type(*structure.dtypes, jnp.float32)
+    usual = float(jnp.finfo(dtype).eps) ** 0.5
+    data = Data(
+        args=arrays,
+        metrics=metrics,
+        weights=weights,
+        tol=jnp.asarray(usual if tol is None else number("tol", tol), dtype),
+        beta=jnp.asarray(_automatic(beta), dtype),
+        strength=jnp.ones((), dtype),
+        key=jax.random.key(0) if key is None else key,
+    )
+    phases = [(1.0, 0.0, max_steps)]
+    if ahead:
+        phases = [(FAINT, LOOSE, min(ahead, max(max_steps // 2, 1))), *phases]
+    if any(isinstance(v, Tracer) for v in jax.tree.leaves((start, data))):
+        if callback is not None or progress or starts is not None:
+            raise error(
+                "callback, progress and starts need a run of its own; call minimize "
+                "outside of jit, vmap and grad, or vmap over the starts."
+            )
+        end, course = implicit.solve(setup, data, start, phases)
+        return _result(setup, ahead, end, course)
+    bar = Progress(max_steps) if progress else None
 
-    def whole(params, *more):
-        return f(params, *args, *more)
+    def watch(info: Info) -> bool:
+        if bar is not None:
+            bar(info)
+        return callback is not None and callback(info) is True
 
-    judged = whole
-    if batch is not None:
-        judges = jax.vmap(batch)(jax.random.split(jax.random.fold_in(key, 1), JUDGES))
-        judged = mean_over(judges, whole)
-    check_scalar(_WHO, judged, start)
-    # An Optax optimiser is given the parameters as they are.
-    named = isinstance(method, str) and batch is None
-    land = landscape(judged, mask, regularizer, start)
-    prepare = jax.jit(partial(_prepared, land, factorise=named))
-    factors, x = prepare(start)
-    land = land._replace(factors=factors)
-    value, usual = jax.jit(partial(_first, land))(x)
-    traced = any(isinstance(v, Tracer) for v in (value, *x))
-    if not traced and not np.isfinite(value):
-        raise ValueError(
-            f"{_WHO}: the objective is {float(value)} at x0; start where it is finite."
+    many = 0 if starts is None else whole("starts", starts)
+    try:
+        ended = _run(setup, data, start, phases, watch, many)
+        switch = method == "auto" and ended.kinked and regularizer is None
+        if switch and not ended.stopped:
+            # What is smooth would have come to an end.
+            setup = dataclasses.replace(setup, method=NAMED["geometric"])
+            rest = [(1.0, 0.0, max_steps)]
+            ended = _run(setup, data, ended.params, rest, watch, 0, ended)
+    finally:
+        if bar is not None:
+            bar.close()
+    result = _result(setup, ahead, ended.end, history(ended.rows))
+    result = dataclasses.replace(
+        result, values=ended.values, compile_seconds=ended.compile_seconds
+    )
+    single = jnp.finfo(dtype).bits <= 32
+    if single and any(b is not None for b in metrics):
+        # xᵀBx is formed in double precision, or its rounding would be all that is seen.
+        problem = problem_of(setup, data, None)
+        result = dataclasses.replace(
+            result,
+            projected=projected_on_host(problem, result.projected),
+            feasibility=jnp.asarray(feasibility_on_host(problem, result.params), dtype),
         )
-    draw = None if batch is None else partial(_on_batch, land, whole, batch)
-    chosen, others = _methods(method, regularizer, mask, beta, max_steps, batch)
-    within = usual if tol is None else jnp.asarray(tol, value.dtype)
-    plan = Plan(land, draw, chosen, within, max_steps)
-    # It takes its time too; again, since the first call was compiled.
-    spent = 0.0 if traced else timed(prepare, start)[1]
-    go = run_traced if traced else partial(run, spent=spent)
-    earlier = None
-    if method == "continuation":
-        # Nowhere near a solution of it: a few steps, to a loose tolerance.
-        alone = plan._replace(
-            draw=lambda _: land._replace(regularizer=None),
-            tol=LOOSE * usual / jnp.sqrt(jnp.finfo(value.dtype).eps),
-            budget=min(AHEAD, max_steps),
+    return result
+
+
+def _run(
+    setup: Setup,
+    data: Data,
+    start: Any,
+    phases: list[tuple[float, float, int]],
+    watch: Callable[[Info], bool],
+    many: int,
+    before: Ended | None = None,
+) -> Ended:
+    """The phases of a run, one from the end of the other.
+
+    Args:
+        setup: The setup.
+        data: The arrays.
+        start: The parameters to start from.
+        phases: For each phase the strength of r, the tolerance (zero for that of the
+            data) and the most steps.
+        watch: Called with each look at the run; true if the run is to stop.
+        many: From how many starts to run, or zero.
+        before: What was run before.
+    """
+    if many:
+        start = _random_starts(setup, data, start, many)
+    ended = before
+    for strength, tol, budget in phases:
+        here = data._replace(strength=jnp.asarray(strength, data.strength.dtype))
+        if tol:
+            here = here._replace(tol=jnp.asarray(tol, data.tol.dtype))
+        taken = 0 if ended is None else int(np.max(ended.end.steps))
+        begun = begin(setup, here, start, noise=0.0, taken=taken, many=many)
+        if ended is None:
+            check_start(begun.opened.report, setup.structure)
+            _warn(begun.opened.report.moved, data.tol.dtype)
+        found = finish(setup, here, begun, budget, watch)
+        if not many and bool(begun.opened.stationary):
+            # It may be a saddle: what is found from nearby counts if it is lower.
+            nearby = begin(setup, here, start, noise=NOISE, taken=taken, many=0)
+            other = finish(setup, here, nearby, budget, watch)
+            value = float(found.end.value)
+            slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
+            lower = float(other.end.value) < value - slack
+            found = other.after(found) if lower else found
+        ended = found if ended is None else found.after(ended)
+        start = ended.params
+        if ended.stopped:
+            break
+    assert ended is not None
+    return ended
+
+
+def _automatic(beta):
+    """The weight β, zero for the automatic one."""
+    return 0 if isinstance(beta, str) and beta == "auto" else number("beta", beta)
+
+
+def _random_starts(setup, data, start, many):
+    """The start and random ones, in a leading axis; free leaves are all the same."""
+    keys = jax.random.split(jax.random.fold_in(data.key, 3), len(setup.structure.paths))
+
+    def one(key, leaf, reading):
+        first = leaf[None]
+        if reading is None:
+            return jnp.repeat(first, many, axis=0)
+        drawn = jax.random.normal(key, (many - 1, *leaf.shape), leaf.dtype)
+        return jnp.concatenate([first, drawn])
+
+    rows = zip(keys, jax.tree.leaves(start), setup.structure.readings, strict=True)
+    return setup.structure.treedef.unflatten(one(*row) for row in rows)
+
+
+def _warn(moved, dtype):
+    """Say so where the start was off the manifold."""
+    distance = float(np.ravel(np.asarray(moved))[0])
+    if distance > float(jnp.finfo(dtype).eps) ** 0.5:
+        warnings.warn(
+            "minimize: x0 is not on the manifold; its projection was taken, which "
+            f"moves an entry by {distance:.1e}.",
+            stacklevel=4,
         )
-        course, earlier = go(alone, x, key)
-        if not traced and course.status == INTERRUPTED:
-            return _result(land, chosen, course, earlier)
-        x = chosen.point(land, course.state)
-        taken = alone.budget if traced else int(course.steps)
-        plan = plan._replace(taken=taken)
-        go = run_traced if traced else run
-    course, history = go(plan, x, key)
-    if earlier is not None:
-        history = joined(earlier, history)
-    if others is not None and not traced and course.status == STALLED:
-        # What is smooth would have come to an end: f has kinks.
-        x = plan.method.point(land, course.state)
-        plan = plan._replace(method=others, taken=int(course.steps))
-        course, more = run(plan, x, key)
-        history = joined(history, more)
-    return _result(land, plan.method, course, history)
 
 
-def _on_batch(land, f, batch, key):
-    """The landscape of the objective on one batch."""
-    data = batch(key)
-    return land._replace(f=lambda params: f(params, data))
-
-
-def _prepared(land, start, *, factorise):
-    """Metrics taken apart, and the start as a point."""
-    if factorise:
-        land = land._replace(factors=land.factorised())
-    return land.factors, land.read(start)
-
-
-def _first(land, x):
-    """The value at the start, and the usual tolerance."""
-    value, size = land.value(x), land.stationarity(x)
-    precision = jnp.sqrt(jnp.finfo(value.dtype).eps)
-    return value, precision * jnp.maximum(1, jnp.where(jnp.isfinite(size), size, 1))
-
-
-def _end(land, method, state):
-    """The parameters, their projection, and the share of zeros."""
-    x = method.point(land, state)
-    params = land.write(x)
-    entries = jnp.concatenate([jnp.abs(a).ravel() for a in jax.tree.leaves(params)])
-    return params, land.write(land.project(x)), jnp.mean(entries < ZERO)
-
-
-def _result(land, method, course, history):
-    params, projected, sparsity = jax.jit(partial(_end, land, method))(course.state)
+def _result(setup: Setup, ahead: int, end: Ending, course: History) -> Result:
+    method = setup.method
+    continued = ahead and method == NAMED["proximal"]
     return Result(
-        params,
-        projected,
-        course.value,
-        course.feasibility,
-        course.stationarity,
-        sparsity,
-        course.steps,
-        course.status == CERTIFIED,
-        course.status,
-        history,
-        method.name,
-        method.certificate,
+        params=end.params,
+        projected=end.projected,
+        proximal=end.proximal,
+        value=end.value,
+        feasibility=end.feasibility,
+        stationarity=end.stationarity,
+        tolerance=end.tolerance,
+        sparsity=end.sparsity,
+        steps=end.steps,
+        converged=end.status == CERTIFIED,
+        status=end.status,
+        history=course,
+        values=None,
+        method="continuation" if continued else method.name,
+        certificate=method.certificate,
     )
 
 
-def _methods(
-    method: str | optax.GradientTransformation,
+def _chosen(
+    method: Any,
     regularizer: Regularizer | None,
-    mask: Mask,
-    beta: Any,
-    steps: int,
     batch: Any,
-) -> tuple[Method, Method | None]:
-    """The method, and another for where it comes to no end."""
-    if batch is not None and method == "auto":
-        method = stochastic(steps)
-    if not isinstance(method, str):
-        return transformed(method, mask, beta, sampled=batch is not None), None
-    if method == "auto":
-        if regularizer is None:
-            return proximal(), subgradient("geometric")
-        lacking = regularizer.prox is None
-        return (subgradient("geometric") if lacking else proximal()), None
-    if method in RULES:
-        return subgradient(method), None
-    named = {
-        "proximal": proximal,
-        "continuation": proximal,
-        "tangential": tangential,
-        "lbfgs": lambda: lbfgs(beta),
-        "newton": lambda: newton(beta),
-        "sampling": sampling,
-    }
-    return named[method](), None
-
-
-def _onto_manifold(x0, mask):
-    """The start, projected."""
-    check_metrics(_WHO, x0, mask)
-    start = project(x0, mask)
-    pairs = list(zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True))
-    if any(isinstance(v, Tracer) for pair in pairs for v in pair):
-        return start
-    moved = max(float(jnp.max(jnp.abs(b - a), initial=0)) for a, b in pairs)
-    slack = max(float(jnp.sqrt(jnp.finfo(b.dtype).eps)) for _, b in pairs)
-    if moved > slack:
-        warnings.warn(
-            f"{_WHO}: x0 is not on the manifold; its projection was taken, which moves "
-            f"an entry by {moved:.1e}.",
-            stacklevel=3,
+    max_steps: int,
+    *,
+    warm: bool,
+) -> Method:
+    """The method that an option stands for."""
+    optimizer = hasattr(method, "update")
+    if batch is not None:
+        if isinstance(method, Optax):
+            return Optax(optimizer=method.optimizer, sampled=True)
+        if not optimizer and method != "auto":
+            raise error(
+                f"method={method!r} compares values of one function, and with batch= "
+                "each step has its own; give an Optax optimiser, such as "
+                "optax.adam(1e-2)."
+            )
+        return Optax(method if optimizer else stochastic(max_steps), sampled=True)
+    if isinstance(method, Method):
+        found = method
+    elif optimizer:
+        found = Optax(method)
+    elif isinstance(method, str) and method in NAMED:
+        found = NAMED[method]
+    elif isinstance(method, str) and method == "auto":
+        # From the end of another run there is nothing to go ahead for.
+        ahead = regularizer is not None and not warm
+        found = NAMED["continuation" if ahead else "proximal"]
+        if regularizer is not None and regularizer.prox is None:
+            found = NAMED["geometric"]
+    else:
+        raise error(
+            f"method must be one of {', '.join(['auto', *NAMED])}, an object of "
+            f"cdx.methods, or an Optax optimiser; it is {method!r}."
         )
-    return start
+    lacks = regularizer is not None and regularizer.prox is None
+    if lacks and found.name in ("proximal", "continuation"):
+        raise error(
+            f'method="{found.name}" needs the proximal map of r, and prox is None; '
+            'give one, or write method="geometric", which takes subgradients.'
+        )
+    return found

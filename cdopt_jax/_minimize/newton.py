@@ -1,18 +1,23 @@
 """A trust-region Newton method on h, with exact Hessian-vector products."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.common import Method
-from cdopt_jax._minimize.landscape import Point, along, dot, length
-from cdopt_jax._minimize.quasi_newton import reweighted, starting_weight
+from cdopt_jax._minimize.dissolved_lbfgs import reweighted, starting_beta
+from cdopt_jax._minimize.method import Method, choose
+from cdopt_jax._minimize.problem import Look, Point, Problem
 
-# A step of this length stays inside the region in which h is faithful to f.
 LARGEST = 0.3
-PRODUCTS = 100
+"""A step of this length stays inside the region in which h is faithful to f."""
+
+SMALLEST = 1e-14
+"""The radius of the trust region at which the run has stalled."""
 
 
 class State(NamedTuple):
@@ -34,88 +39,139 @@ class State(NamedTuple):
 
 
 class _Conjugate(NamedTuple):
-    s: Point
-    r: Point
-    p: Point
-    hs: Point
+    """The state of conjugate gradients.
+
+    Attributes:
+        step: The step so far.
+        image: The Hessian applied to it.
+        residual: What is left of the gradient.
+        direction: The next direction.
+        taken: How many products were taken.
+        done: Whether the residual is small, or the boundary reached.
+    """
+
+    step: Point
+    image: Point
+    residual: Point
+    direction: Point
     taken: Array
     done: Array
 
 
-def newton(beta: float | str, products: int = PRODUCTS) -> Method:
-    """Truncated Newton steps, by conjugate gradients in a trust region.
+@dataclasses.dataclass(frozen=True)
+class Newton(Method):
+    """Trust-region Newton steps on h with exact second derivatives, for f + r smooth.
 
-    Args:
-        beta: The weight of the penalty, or ``"auto"``.
+    Steihaug, "The conjugate gradient method and trust regions in large scale
+    optimization", 1983.
+
+    Attributes:
         products: The most Hessian-vector products in a step.
     """
 
-    def init(land, x, key):
+    products: int = 100
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return "newton"
+
+    def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
+        """The state at a point."""
         del key
-        weight = starting_weight(land, x, beta)
-        value, gradient = jax.value_and_grad(land.dissolved)(x, weight)
-        return State(x, weight, value, gradient, jnp.asarray(LARGEST / 4, value.dtype))
+        beta = starting_beta(problem, look)
+        value, gradient = jax.value_and_grad(problem.dissolved)(x, beta)
+        return State(
+            x=x,
+            beta=beta,
+            value=value,
+            gradient=gradient,
+            radius=jnp.asarray(LARGEST / 4, value.dtype),
+        )
 
-    def step(land, state):
+    def step(self, problem: Problem, state: State) -> State:
+        """One step."""
+
         def h(x):
-            return land.dissolved(x, state.beta)
+            return problem.dissolved(x, state.beta)
 
-        def curve(d):
+        def hessian(d):
             return jax.jvp(jax.grad(h), (state.x,), (d,))[1]
 
-        found = _steihaug(curve, state.gradient, state.radius, products)
-        x = along(state.x, 1, found.s)
+        found = _steihaug(hessian, state.gradient, state.radius, self.products)
+        x = optax.tree.add(state.x, found.step)
         value, gradient = jax.value_and_grad(h)(x)
-        predicted = -dot(state.gradient, found.s) - dot(found.s, found.hs) / 2
+        linear = optax.tree.vdot(state.gradient, found.step)
+        predicted = -linear - optax.tree.vdot(found.step, found.image) / 2
         # Near a solution both falls drown in rounding, and the step is right.
-        slack = 10 * jnp.finfo(value.dtype).eps * jnp.maximum(1, jnp.abs(value))
+        slack = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
         ratio = (state.value - value + slack) / (predicted + slack)
         good = jnp.isfinite(value) & (ratio > 0.1)
-        size = length(found.s)
+        size = optax.tree.norm(found.step)
         radius = jnp.where(ratio > 0.25, state.radius, size / 4)
         far = (ratio > 0.75) & (size > 0.9 * state.radius)
         radius = jnp.where(far, jnp.minimum(2 * radius, LARGEST), radius)
         radius = jnp.where(jnp.isfinite(ratio), radius, size / 4)
-        new = (x, value, gradient)
-        old = (state.x, state.value, state.gradient)
-        x, value, gradient = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
-        weight, value, gradient = reweighted(land, x, state.beta, value, gradient)
-        return State(x, weight, value, gradient, radius)
+        x, value, gradient = choose(
+            good, (x, value, gradient), (state.x, state.value, state.gradient)
+        )
+        beta, value, gradient = reweighted(problem, x, state.beta, value, gradient)
+        return State(x=x, beta=beta, value=value, gradient=gradient, radius=radius)
 
-    return Method(
-        init,
-        step,
-        # Twice: h is looked at up to a distance at which once is not enough.
-        lambda land, state: land.dissolve(land.dissolve(state.x)),
-        lambda _, state: length(state.gradient),
-        lambda state: state.radius < 1e-14,
-        "newton",
-        "norm of the gradient of h",
-    )
+    def point(self, problem: Problem, state: State) -> Point:
+        """A of the point, twice: h is used where once is not enough."""
+        return problem.dissolve(problem.dissolve(state.x))
+
+    def residual(self, problem: Problem, state: State) -> Array:
+        """The norm of the gradient of h."""
+        del problem
+        return optax.tree.norm(state.gradient)
+
+    def stalled(self, state: State) -> Array:
+        """Whether the trust region has vanished."""
+        return state.radius < SMALLEST
 
 
-def _steihaug(curve, g, radius, products):
-    """The step of Steihaug's conjugate gradients, with its Hessian product."""
-    size = length(g)
+def _steihaug(
+    hessian: Callable[[Point], Point], g: Point, radius: Array, products: int
+) -> _Conjugate:
+    """The step of Steihaug's conjugate gradients."""
+    size = optax.tree.norm(g)
     enough = size * jnp.minimum(0.1, size)
-    zero = [jnp.zeros_like(a) for a in g]
-    down = [-a for a in g]
+    zero = optax.tree.zeros_like(g)
 
     def body(c):
-        hp = curve(c.p)
-        bend, rr = dot(c.p, hp), dot(c.r, c.r)
-        alpha = rr / jnp.where(bend > 0, bend, 1)
-        s = along(c.s, alpha, c.p)
-        out = (bend <= 0) | (length(s) >= radius)
+        image = hessian(c.direction)
+        bend = optax.tree.vdot(c.direction, image)
+        square = optax.tree.norm(c.residual, squared=True)
+        length = square / jnp.where(bend > 0, bend, 1)
+        inside = optax.tree.add_scale(c.step, length, c.direction)
+        out = (bend <= 0) | (optax.tree.norm(inside) >= radius)
         # To the boundary, along this direction.
-        pp, sp, ss = dot(c.p, c.p), dot(c.s, c.p), dot(c.s, c.s)
-        root = jnp.sqrt(jnp.maximum(sp**2 + pp * (radius**2 - ss), 0))
-        alpha = jnp.where(out, (root - sp) / pp, alpha)
-        s, hs = along(c.s, alpha, c.p), along(c.hs, alpha, hp)
-        r = along(c.r, alpha, hp)
-        done = out | (length(r) <= enough)
-        p = along([-a for a in r], dot(r, r) / rr, c.p)
-        return _Conjugate(s, r, p, hs, c.taken + 1, done)
+        dd = optax.tree.norm(c.direction, squared=True)
+        sd = optax.tree.vdot(c.step, c.direction)
+        ss = optax.tree.norm(c.step, squared=True)
+        root = jnp.sqrt(jnp.maximum(sd**2 + dd * (radius**2 - ss), 0))
+        length = jnp.where(out, (root - sd) / dd, length)
+        residual = optax.tree.add_scale(c.residual, length, image)
+        left = optax.tree.norm(residual, squared=True)
+        return _Conjugate(
+            step=optax.tree.add_scale(c.step, length, c.direction),
+            image=optax.tree.add_scale(c.image, length, image),
+            residual=residual,
+            direction=optax.tree.add_scale(
+                optax.tree.scale(-1, residual), left / square, c.direction
+            ),
+            taken=c.taken + 1,
+            done=out | (jnp.sqrt(left) <= enough),
+        )
 
-    start = _Conjugate(zero, g, down, zero, jnp.zeros((), jnp.int32), size <= 0)
+    start = _Conjugate(
+        step=zero,
+        image=zero,
+        residual=g,
+        direction=optax.tree.scale(-1, g),
+        taken=jnp.zeros((), jnp.int32),
+        done=size <= 0,
+    )
     return lax.while_loop(lambda c: ~c.done & (c.taken < products), body, start)

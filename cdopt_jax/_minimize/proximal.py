@@ -16,157 +16,399 @@ is stationarity and feasibility. Without r, C is zero and d the projected gradie
 Proximal steps with a multiplier and a polynomial in place of a retraction are those of
 Xiao, Liu and Yuan's SLPG (arXiv 2103.03514), whose stepsize, Barzilai and Borwein's
 longer one, is taken too; without r it alternates with the shorter one. Theirs is not
-safeguarded, and diverges from some starts; here it is halved until y is near the
-manifold and the objective below the largest of its last values: a search that is far
-from monotone, for that is how these steps are quick.
+safeguarded, and diverges from some starts. Here the step is shortened until y is near
+the manifold and the objective below the largest of its last values: a search that is
+far from monotone, for that is how these steps are quick.
+
+With a multiplier that is not exact, a step may be no descent for any stepsize. Where
+the search fails, or has brought nothing for long, the method returns to the best point,
+solves the dual problem there, and takes a step of ManPG (Chen, Ma, So and Zhang,
+arXiv 1811.00980), x⁺ = A(x + t(y − x)), which lowers the objective for small t unless
+the point is stationary. Only if that fails too, the run has stalled.
 """
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+import optax
+from jax import Array, lax
 
 from cdopt_jax._math.products import mm, norm, per_matrix, phi
-from cdopt_jax._minimize.common import Method, chosen
-from cdopt_jax._minimize.curvature import first_stepsize
-from cdopt_jax._minimize.landscape import Landscape, Point, along, dot, length, minus
-from cdopt_jax._minimize.search import evaluate, search
-
-MEMORY, SMOOTH_MEMORY = 100, 10
-"""Over how many of the last values the largest is taken, with r and without."""
+from cdopt_jax._minimize.method import Method, choose
+from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.search import Trial, search
 
 DECREASE = 1e-4
 """The share of ‖y − x‖²/η by which the objective must fall."""
 
 IDLE = 200
-"""After so many steps without a lower value there will be none."""
+"""After so many steps without a lower value the method returns to the best point."""
 
-SHORT, PATIENCE = 1e-3, 20
+DUAL_STEPS = 300
+"""The most steps that solve the dual problem where the multiplier must be exact."""
+
+FAILURES = 3
+"""After so many searches in a row that found nothing, from the best point, the run has
+stalled."""
+
+SHORT, PATIENCE = 1e-4, 20
 """After so many steps in a row that are shorter than this share of the first, f has
 kinks: its curvature has no bound."""
+
+JUMP = 0.1
+"""The share of the residual by which gradients differ on both sides of a kink."""
+
+WIDEST = 1e8
+"""The largest ratio of a stepsize to the first one, and its inverse the smallest."""
+
+LEVEL = 1e-6
+"""A certified point counts as the end if its value is above the least seen by no more
+than this share of all that the run has gained."""
+
+
+class Iterate(NamedTuple):
+    """A point with all that belongs to it.
+
+    Attributes:
+        x: The point, on the manifold up to third order.
+        bx: The metric applied to it.
+        value: The objective.
+        gradient: The gradient of f.
+        multiplier: C, of each constrained leaf.
+        direction: d.
+        y: The proximal point prox(x − ηd) for the C before its last improvement.
+        residual: ‖y − x‖/η, the length of an element of ∇f(x) + BxΛ + ∂r(y).
+        stepsize: That η.
+    """
+
+    x: Point
+    bx: Point
+    value: Array
+    gradient: Point
+    multiplier: Point
+    direction: Point
+    y: Point
+    residual: Array
+    stepsize: Array
 
 
 class State(NamedTuple):
     """The state of the method.
 
     Attributes:
-        x: The point, on the manifold up to third order.
-        direction: d there.
-        multiplier: C, of each constrained leaf.
+        now: Where the method stands.
+        best: Where the objective was least.
         stepsize: The stepsize to try next.
-        scale: That of the start, which later ones are compared with.
+        first: That of the start, which later ones are compared with.
+        start: The objective at the start.
         values: The last values of the objective.
-        stationarity: ‖y − x‖/η, the length of an element of ∇f(x) + BxΛ + ∂r(y).
-        least: The least value so far.
-        idle: How many steps ago it was found.
+        exact: Whether the next step is one of ManPG.
+        idle: How many steps ago there was progress, in the objective or the residual.
+        nearest: The residual from which progress is counted.
         short: How many stepsizes in a row were a small share of the first.
-        stalled: Whether no stepsize was short enough, too many were too short, or the
-            least value is too long ago.
+        failures: How many searches in a row found nothing.
+        jumped: Whether the last of these had gradients that differ at no distance.
         taken: How many steps were taken.
     """
 
-    x: Point
-    direction: Point
-    multiplier: Point
+    now: Iterate
+    best: Iterate
     stepsize: Array
-    scale: Array
+    first: Array
+    start: Array
     values: Array
-    stationarity: Array
-    least: Array
+    exact: Array
     idle: Array
+    nearest: Array
     short: Array
-    stalled: Array
+    failures: Array
+    jumped: Array
     taken: Array
 
 
-def proximal() -> Method:
-    """Proximal steps, or gradient steps where there is no regularizer."""
-    return Method(
-        _init,
-        _step,
-        lambda land, state: land.dissolve(state.x),
-        lambda _, state: state.stationarity,
-        lambda state: state.stalled,
-        "proximal",
-        "proximal-gradient residual",
+@dataclasses.dataclass(frozen=True)
+class Proximal(Method):
+    """Algorithm 2 with a multiplier, for f smooth, with a regularizer or without.
+
+    Hu, Xiao, Liu and Toh, Algorithm 2; Xiao, Liu and Yuan, arXiv 2103.03514; Chen, Ma,
+    So and Zhang, arXiv 1811.00980.
+
+    Attributes:
+        memory: Over how many of the last values the largest is taken, which a step must
+            stay below; None for 100 with a regularizer and 10 without.
+        ahead: The most steps that are taken for f alone before the regularizer counts.
+            With 300 this is ``"continuation"``, which finds better local minima where
+            the regularizer is strong.
+    """
+
+    memory: int | None = None
+    ahead: int = 0
+
+    certificate: ClassVar[str] = "proximal-gradient residual"
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return "continuation" if self.ahead else "proximal"
+
+    def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
+        """The state at a point."""
+        del key
+        size = optax.tree.norm(x)
+        scale = look.slope + look.curvature
+        first = size / jnp.where(scale > 0, scale, 1)
+        bx = problem.image(x)
+        trial = Trial(
+            x=x,
+            bx=bx,
+            y=x,
+            value=look.value,
+            gradient=look.gradient,
+            stepsize=first,
+            shortenings=jnp.zeros((), jnp.int32),
+        )
+        none = [jnp.zeros_like(s) for s in problem.inner(x, look.gradient)]
+        now = _iterate(problem, trial, none, first, jnp.ones((), jnp.int32))
+        usual = 100 if problem.regularizer else 10
+        zero = jnp.zeros((), jnp.int32)
+        return State(
+            now=now,
+            best=now,
+            stepsize=first,
+            first=first,
+            start=look.value,
+            values=jnp.full(self.memory or usual, look.value),
+            exact=jnp.zeros((), bool),
+            idle=zero,
+            nearest=now.residual,
+            short=zero,
+            failures=zero,
+            jumped=jnp.zeros((), bool),
+            taken=zero,
+        )
+
+    def step(self, problem: Problem, state: State) -> State:
+        """One step, or the return to the best point."""
+        now, best, x = state.now, state.best, state.now.x
+        precision = jnp.finfo(now.value.dtype).eps
+        slack = 4 * precision * jnp.abs(best.value)
+        # Near a solution the objective says less than the residual does: steps may rise
+        # by what they could gain.
+        gain = now.residual**2 * jnp.minimum(state.stepsize, 1e2 * state.first)
+        ceiling = jnp.max(state.values) + slack + jnp.where(state.exact, 0, gain)
+
+        def candidate(stepsize):
+            y = problem.prox(
+                optax.tree.add_scale(x, -stepsize, now.direction), stepsize, x
+            )
+            if problem.regularizer is None:
+                return y
+            # On the line from x to its proximal point, which is tangential.
+            straight = optax.tree.add_scale(
+                x, stepsize / now.stepsize, optax.tree.sub(now.y, x)
+            )
+            return choose(state.exact, straight, y)
+
+        def enough(y, stepsize):
+            moved = optax.tree.sub(y, x)
+            return ceiling - DECREASE * optax.tree.norm(moved, squared=True) / stepsize
+
+        trial, failed = search(problem, x, state.stepsize, candidate, enough)
+        lower = trial.value < best.value - slack
+        # From the best point, a step that gains nothing but rounding is none.
+        failed = failed | (state.exact & ~lower)
+        failures = jnp.where(failed, state.failures + 1, 0)
+        nearer = now.residual < 0.9 * state.nearest
+        idle = jnp.where(lower | nearer, 0, state.idle + 1)
+        worse = (now.residual <= problem.tolerance) & _above_best(state)
+        back = failed | (idle > IDLE) | worse
+        base = choose(back, _as_trial(best), trial)
+        shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
+        shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
+        eta = jnp.where(back, shorter, trial.stepsize)
+        multiplier = choose(back, best.multiplier, now.multiplier)
+        rounds = jnp.where(back, DUAL_STEPS, 1)
+        new = _iterate(problem, base, multiplier, eta, rounds)
+        # What follows from rounding near a solution says nothing about f.
+        far = now.residual > jnp.sqrt(precision) * optax.tree.norm(x) / state.first
+        short = far & (trial.stepsize < SHORT * state.first)
+        change = optax.tree.norm(optax.tree.sub(trial.gradient, now.gradient))
+        values = state.values.at[state.taken % state.values.size].set(trial.value)
+        stepsize = _barzilai_borwein(state, new, alternate=problem.regularizer is None)
+        return State(
+            now=new,
+            best=choose(new.value <= best.value, new, best),
+            stepsize=jnp.where(back, eta, stepsize),
+            first=state.first,
+            start=state.start,
+            values=jnp.where(back, best.value, values),
+            exact=back,
+            idle=jnp.where(back, 0, idle),
+            nearest=jnp.where(nearer, now.residual, state.nearest),
+            short=jnp.where(short, state.short + 1, 0),
+            failures=failures,
+            jumped=failed & far & (change > JUMP * now.residual),
+            taken=state.taken + 1,
+        )
+
+    def residual(self, problem: Problem, state: State) -> Array:
+        """The residual, infinite where a much better point is known."""
+        del problem
+        return jnp.where(_above_best(state), jnp.inf, state.now.residual)
+
+    def stationarity(
+        self, problem: Problem, state: State, x: Point, look: Look
+    ) -> Array:
+        """The residual of the point reached."""
+        if problem.regularizer is None:
+            return super().stationarity(problem, state, x, look)
+        return _reached(state).residual
+
+    def point(self, problem: Problem, state: State) -> Point:
+        """The last point or the best one."""
+        return problem.dissolve(_reached(state).x)
+
+    def sparse_parameters(self, problem: Problem, state: State, x: Point) -> Any:
+        """The proximal point, of which the zeros are exact."""
+        if problem.regularizer is None:
+            return problem.write(x)
+        end = _reached(state)
+        at = optax.tree.add_scale(end.x, -end.stepsize, end.direction)
+        return problem.prox_parameters(at, end.stepsize, end.x)
+
+    def stalled(self, state: State) -> Array:
+        """Whether no step from the best point lowers the objective."""
+        return (state.failures >= FAILURES) | self.kinked(state)
+
+    def kinked(self, state: State) -> Array:
+        """Whether gradients jump, or steps have been too short for too long."""
+        jumps = state.jumped & (state.failures >= FAILURES)
+        return jumps | (state.short > PATIENCE)
+
+
+def _reached(state):
+    """The last point, if it is as low as the best one and nearer to stationary."""
+    nearer = state.now.residual <= state.best.residual
+    return choose(nearer & ~_above_best(state), state.now, state.best)
+
+
+def _above_best(state):
+    gained = state.start - state.best.value
+    precision = jnp.finfo(gained.dtype).eps
+    level = LEVEL * gained + 100 * precision * jnp.abs(state.best.value)
+    return state.now.value > state.best.value + level
+
+
+def _as_trial(at: Iterate) -> Trial:
+    return Trial(
+        x=at.x,
+        bx=at.bx,
+        y=at.y,
+        value=at.value,
+        gradient=at.gradient,
+        stepsize=at.stepsize,
+        shortenings=jnp.zeros((), jnp.int32),
     )
 
 
-def _init(land: Landscape, x: Point, key: Array) -> State:
-    del key
-    x, bx = land.restored(land.measured(x))
-    value, gradient = evaluate(land, x)
-    d = land.tangent(bx, gradient)
-    stepsize = first_stepsize(land, x, d)
-    zero = [jnp.zeros_like(s) for s in land.inner(x, gradient)]
-    multiplier, direction = _improved(land, x, bx, gradient, zero, stepsize)
-    return State(
-        x,
-        direction,
-        multiplier,
-        stepsize,
-        stepsize,
-        jnp.full(MEMORY if land.regularizer else SMOOTH_MEMORY, value),
-        jnp.asarray(jnp.inf, value.dtype),
-        value,
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), bool),
-        jnp.zeros((), jnp.int32),
+class _Dual(NamedTuple):
+    """The ascent on the dual problem.
+
+    Attributes:
+        multiplier: C.
+        ahead: The multiplier from which the next step is taken.
+        momentum: Nesterov's sequence.
+        y: The proximal point for the multiplier from which the last step was taken.
+        off: The norm of its normal part.
+        size: Its distance from x.
+        taken: How many steps were taken.
+    """
+
+    multiplier: Point
+    ahead: Point
+    momentum: Array
+    y: Point
+    off: Array
+    size: Array
+    taken: Array
+
+
+def _iterate(
+    problem: Problem, trial: Trial, multiplier: Point, stepsize: Array, rounds: Array
+) -> Iterate:
+    """A trial's point with its direction, after so many steps on the dual."""
+    x, bx, gradient = trial.x, trial.bx, trial.gradient
+    if problem.regularizer is None:
+        direction = problem.tangent(bx, gradient)
+        return Iterate(
+            x=x,
+            bx=bx,
+            value=trial.value,
+            gradient=gradient,
+            multiplier=multiplier,
+            direction=direction,
+            y=x,
+            residual=optax.tree.norm(direction),
+            stepsize=stepsize,
+        )
+    tangential = problem.tangent(bx, gradient)
+
+    def directed(multiplier):
+        return optax.tree.add(tangential, problem.multiply(bx, multiplier))
+
+    pairs = zip(bx, problem.forms, strict=True)
+    paces = [1 / (stepsize * _largest(b, form)) for b, form in pairs]
+
+    def body(dual):
+        d = directed(dual.ahead)
+        y = problem.prox(optax.tree.add_scale(x, -stepsize, d), stepsize, x)
+        moved = optax.tree.sub(y, x)
+        off = problem.inner(bx, moved)
+        new = [c + o * pace for c, o, pace in zip(dual.ahead, off, paces, strict=True)]
+        change = optax.tree.sub(new, dual.multiplier)
+        turned = optax.tree.vdot(off, change) < 0
+        momentum = jnp.where(turned, 1, dual.momentum)
+        grown = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
+        share = jnp.where(turned, 0, (momentum - 1) / grown)
+        return _Dual(
+            multiplier=new,
+            ahead=optax.tree.add_scale(new, share, change),
+            momentum=grown,
+            y=y,
+            off=optax.tree.norm(off),
+            size=optax.tree.norm(moved),
+            taken=dual.taken + 1,
+        )
+
+    def inexact(dual):
+        # Along a tangent the objective falls by the square of the length, so that is
+        # what the normal part must be small against.
+        small = 1e-2 * dual.size * jnp.minimum(dual.size, 1)
+        return (dual.taken < rounds) & (dual.off > small)
+
+    one = jnp.ones((), trial.value.dtype)
+    start = _Dual(
+        multiplier=multiplier,
+        ahead=multiplier,
+        momentum=one,
+        y=x,
+        off=jnp.inf * one,
+        size=0 * one,
+        taken=jnp.zeros((), jnp.int32),
     )
-
-
-def _step(land: Landscape, state: State) -> State:
-    x, ceiling = state.x, jnp.max(state.values)
-
-    def candidate(stepsize):
-        return land.prox(along(x, -stepsize, state.direction), stepsize)
-
-    def enough(y, stepsize):
-        moved = minus(y, x)
-        return ceiling - DECREASE * dot(moved, moved) / stepsize
-
-    trial, failed = search(land, x, state.stepsize, candidate, enough)
-    multiplier, direction = _improved(
-        land,
-        trial.x,
-        trial.bx,
-        trial.gradient,
-        state.multiplier,
-        trial.stepsize,
+    dual = lax.while_loop(inexact, body, start)
+    return Iterate(
+        x=x,
+        bx=bx,
+        value=trial.value,
+        gradient=gradient,
+        multiplier=dual.multiplier,
+        direction=directed(dual.multiplier),
+        y=dual.y,
+        residual=dual.size / stepsize,
+        stepsize=stepsize,
     )
-    short = jnp.where(trial.stepsize < SHORT * state.scale, state.short + 1, 0)
-    idle = jnp.where(trial.value < state.least, 0, state.idle + 1)
-    # With r, f is taken at its word to be smooth.
-    kinks = short > PATIENCE if land.regularizer is None else failed
-    taken = State(
-        trial.x,
-        direction,
-        multiplier,
-        _barzilai_borwein(state, trial, direction, land.regularizer is None),
-        state.scale,
-        state.values.at[state.taken % state.values.size].set(trial.value),
-        length(minus(trial.y, x)) / trial.stepsize,
-        jnp.minimum(trial.value, state.least),
-        idle,
-        short,
-        kinks | (idle > IDLE),
-        state.taken + 1,
-    )
-    kept = state._replace(stalled=failed, taken=state.taken + 1)
-    return chosen(failed, kept, taken)
-
-
-def _improved(land, x, bx, gradient, multiplier, stepsize):
-    """C after a step on the dual, and d."""
-    if land.regularizer is None:
-        return multiplier, land.tangent(bx, gradient)
-    known = minus(multiplier, land.normal(bx, gradient))
-    d = along(gradient, 1, land.multiply(bx, known))
-    off = land.inner(bx, minus(land.prox(along(x, -stepsize, d), stepsize), x))
-    pairs = zip(off, bx, land.forms, strict=True)
-    more = [o / (stepsize * _largest(b, form)) for o, b, form in pairs]
-    return along(multiplier, 1, more), along(d, 1, land.multiply(bx, more))
 
 
 def _largest(bx, form):
@@ -177,14 +419,16 @@ def _largest(bx, form):
     return per_matrix(jnp.sqrt(norm(mm(s, s))))
 
 
-def _barzilai_borwein(state, trial, direction, alternating):
+def _barzilai_borwein(state, new, *, alternate):
     """The inverse curvature along the last step, as the directions show it."""
-    s, y = minus(trial.x, state.x), minus(direction, state.direction)
-    bent = jnp.abs(dot(s, y))
-    found = dot(s, s) / bent
-    if alternating:
+    s = optax.tree.sub(new.x, state.now.x)
+    y = optax.tree.sub(new.direction, state.now.direction)
+    bent = jnp.abs(optax.tree.vdot(s, y))
+    found = optax.tree.norm(s, squared=True) / bent
+    if alternate:
         # With r, short steps cost ten times as many.
-        found = jnp.where(state.taken % 2 == 0, found, bent / dot(y, y))
+        shorter = bent / optax.tree.norm(y, squared=True)
+        found = jnp.where(state.taken % 2 == 0, found, shorter)
     usable = jnp.isfinite(found) & (found > 0)
-    found = jnp.clip(found, 1e-4 * state.scale, 1e4 * state.scale)
-    return jnp.where(usable, found, trial.stepsize)
+    found = jnp.clip(found, state.first / WIDEST, state.first * WIDEST)
+    return jnp.where(usable, found, new.stepsize)

@@ -5,17 +5,21 @@ point; where it is short, the radius is reduced. With the tangential part of the
 gradient alone and the step A(x + td) the penalty is not needed.
 """
 
-from typing import NamedTuple
+import dataclasses
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.certificates import nearest, sampled_gradients
-from cdopt_jax._minimize.common import Method, chosen
-from cdopt_jax._minimize.landscape import EDGE, Point, along
+from cdopt_jax._minimize.method import Method, choose
+from cdopt_jax._minimize.problem import EDGE, Look, Point, Problem
+from cdopt_jax._minimize.sampled_gradients import nearest, sampled_gradients
 
 HALVINGS = 30
+"""The most halvings of a stepsize."""
+
 NEAR = 1e-4
 """The radius of the certificate."""
 
@@ -42,43 +46,61 @@ class State(NamedTuple):
     key: Array
 
 
-def sampling(samples: int = 64, first: float = 0.1, least: float = 1e-8) -> Method:
-    """Gradient sampling.
+@dataclasses.dataclass(frozen=True)
+class Sampling(Method):
+    """Gradient sampling, for any f of few variables.
 
-    Args:
+    Burke, Lewis and Overton, "A robust gradient sampling algorithm for nonsmooth,
+    nonconvex optimization", 2005.
+
+    Attributes:
         samples: How many gradients make up a direction.
         first: The first radius.
-        least: The radius at which the method ends.
+        last: The radius at which the method ends.
     """
 
-    def init(land, x, key):
-        value = land.value(x)
-        far = jnp.asarray(jnp.inf, value.dtype)
+    samples: int = 64
+    first: float = 0.1
+    last: float = 1e-8
+
+    certificate: ClassVar[str] = f"distance of 0 from gradients sampled within {NEAR:g}"
+    smooth: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return "sampling"
+
+    def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
+        """The state at a point."""
+        del problem
+        dtype = look.value.dtype
         return State(
-            x,
-            value,
-            jnp.asarray(first, value.dtype),
-            far,
-            far,
-            jnp.ones((), value.dtype),
-            key,
+            x=x,
+            value=look.value,
+            radius=jnp.asarray(self.first, dtype),
+            distance=jnp.asarray(jnp.inf, dtype),
+            reached=jnp.asarray(jnp.inf, dtype),
+            stepsize=jnp.ones((), dtype),
+            key=key,
         )
 
-    def step(land, state):
+    def step(self, problem: Problem, state: State) -> State:
+        """One step."""
         key, now = jax.random.split(state.key)
-        rows = sampled_gradients(land, state.x, now, state.radius, samples)
+        rows = sampled_gradients(problem, state.x, now, state.radius, self.samples)
         g = nearest(rows)
         distance = jnp.linalg.norm(g)
-        ends, parts = 0, []
+        ends, direction = 0, []
         for a in state.x:
-            parts.append(g[ends : ends + a.size].reshape(a.shape))
+            direction.append(g[ends : ends + a.size].reshape(a.shape))
             ends += a.size
 
         def attempt(t):
-            trial = along(state.x, -t, parts)
-            x = land.dissolve(trial)
-            value = jnp.where(land.feasibility(trial) < EDGE, land.value(x), jnp.inf)
-            return x, value
+            trial = optax.tree.add_scale(state.x, -t, direction)
+            x = problem.dissolve(trial)
+            inside = problem.feasibility(trial) < EDGE
+            return x, jnp.where(inside, problem.value(x), jnp.inf)
 
         def too_long(c):
             t, (_, value), halvings = c
@@ -96,21 +118,34 @@ def sampling(samples: int = 64, first: float = 0.1, least: float = 1e-8) -> Meth
         flat = (distance < state.radius) | ~moved
         near = state.radius <= NEAR
         return State(
-            chosen(moved, x, state.x),
-            jnp.where(moved, value, state.value),
-            jnp.where(flat, state.radius / 2, state.radius),
-            distance,
-            jnp.where(near, jnp.minimum(distance, state.reached), state.reached),
-            jnp.where(moved, jnp.clip(4 * t, 1e-12, 1e6), 1.0),
-            key,
+            x=choose(moved, x, state.x),
+            value=jnp.where(moved, value, state.value),
+            radius=jnp.where(flat, state.radius / 2, state.radius),
+            distance=distance,
+            reached=jnp.where(
+                near, jnp.minimum(distance, state.reached), state.reached
+            ),
+            stepsize=jnp.where(moved, jnp.clip(4 * t, 1e-12, 1e6), 1.0),
+            key=key,
         )
 
-    return Method(
-        init,
-        step,
-        lambda _, state: state.x,
-        lambda _, state: state.reached,
-        lambda state: state.radius < least,
-        "sampling",
-        f"distance of 0 from gradients sampled within {NEAR:g}",
-    )
+    def point(self, problem: Problem, state: State) -> Point:
+        """The point."""
+        del problem
+        return state.x
+
+    def residual(self, problem: Problem, state: State) -> Array:
+        """The shortest direction at a small radius."""
+        del problem
+        return state.reached
+
+    def stationarity(
+        self, problem: Problem, state: State, x: Point, look: Look
+    ) -> Array:
+        """The same."""
+        del x, look
+        return self.residual(problem, state)
+
+    def stalled(self, state: State) -> Array:
+        """Whether the radius is as small as it may be."""
+        return state.radius < self.last

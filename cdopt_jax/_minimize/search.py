@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from cdopt_jax._minimize.landscape import EDGE, Far, Landscape, Point
+from cdopt_jax._minimize.problem import EDGE, Measured, Point, Problem
 
 SHORTENINGS = 30
 
@@ -38,14 +37,14 @@ class Trial(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    fars: list[Far]
-    off: Array
+    measured: list[Measured]
+    distance: Array
     stepsize: Array
     shortenings: Array
 
 
 def search(
-    land: Landscape,
+    problem: Problem,
     x: Point,
     stepsize: Array,
     candidate: Callable[[Array], Point],
@@ -54,7 +53,7 @@ def search(
     """The first candidate whose point is low enough, and whether there was none.
 
     Args:
-        land: The landscape.
+        problem: The problem.
         x: The point at which the path begins.
         stepsize: The first stepsize.
         candidate: From a stepsize to y.
@@ -62,41 +61,54 @@ def search(
     """
 
     def candidates(stepsize, shortenings):
-        fars = land.measured(candidate(stepsize))
-        off = jnp.max(jnp.stack([far.off for far in fars]))
-        return _Candidate(fars, off, stepsize, shortenings)
+        measured = problem.measure(candidate(stepsize))
+        distance = jnp.max(jnp.stack([m.distance for m in measured]))
+        return _Candidate(
+            measured=measured,
+            distance=distance,
+            stepsize=stepsize,
+            shortenings=shortenings,
+        )
 
     def nearer(c):
         # Along a tangent, ‖E‖ is quadratic in the stepsize: this leads inside at once.
-        share = jnp.minimum(0.5, jnp.sqrt(SAFE / c.off))
-        return candidates(share * c.stepsize, c.shortenings + 1)
+        ratio = jnp.minimum(0.5, jnp.sqrt(SAFE / c.distance))
+        ratio = jnp.where(jnp.isfinite(ratio) & (ratio > 0), ratio, 1e-3)
+        return candidates(ratio * c.stepsize, c.shortenings + 1)
 
     def shorter(trial):
         # Only what is near enough is worth the objective.
         found = lax.while_loop(
-            lambda c: ~(c.off < EDGE) & (c.shortenings < SHORTENINGS),
+            lambda c: ~(c.distance < EDGE) & (c.shortenings < SHORTENINGS),
             nearer,
             candidates(trial.stepsize / 2, trial.shortenings + 1),
         )
-        new, bx = land.restored(found.fars)
-        value, gradient = evaluate(land, new)
-        value = jnp.where(found.off < EDGE, value, jnp.inf)
-        y = [far.a for far in found.fars]
-        return Trial(new, bx, y, value, gradient, found.stepsize, found.shortenings)
+        new, bx = problem.restore(found.measured)
+        value, gradient = problem.evaluate(new)
+        return Trial(
+            x=new,
+            bx=bx,
+            y=[m.matrix for m in found.measured],
+            value=jnp.where(found.distance < EDGE, value, jnp.inf),
+            gradient=gradient,
+            stepsize=found.stepsize,
+            shortenings=found.shortenings,
+        )
 
     def too_long(trial):
         return ~(trial.value <= enough(trial.y, trial.stepsize))
 
-    none = -jnp.ones((), jnp.int32)
     # The first attempt is in the loop too, so that it is compiled once.
-    before = Trial(x, x, x, jnp.full_like(stepsize, jnp.inf), x, 2 * stepsize, none)
+    before = Trial(
+        x=x,
+        bx=x,
+        y=x,
+        value=jnp.full_like(stepsize, jnp.inf),
+        gradient=x,
+        stepsize=2 * stepsize,
+        shortenings=-jnp.ones((), jnp.int32),
+    )
     trial = lax.while_loop(
         lambda t: too_long(t) & (t.shortenings < SHORTENINGS), shorter, before
     )
     return trial, too_long(trial)
-
-
-def evaluate(land: Landscape, x: Point) -> tuple[Array, Point]:
-    """The objective f + r, and the gradient of f."""
-    value, gradient = jax.value_and_grad(land.smooth)(x)
-    return value + land.regular(x), gradient

@@ -4,16 +4,24 @@ The direction is the projected subgradient, D = J_A(x)[∂F(x)], and the step A(
 Its residual is of third order in η²‖D‖², so no penalty is needed, and none is chosen.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.certificates import sampled_distance
-from cdopt_jax._minimize.common import Method, chosen
-from cdopt_jax._minimize.landscape import EDGE, Landscape, Point, along, length
+from cdopt_jax._minimize.method import Method, choose
+from cdopt_jax._minimize.problem import EDGE, Look, Point, Problem
+from cdopt_jax._minimize.sampled_gradients import sampled_distance
+
+RADIUS = 1e-6
+"""The radius of the ball in which the certificate samples, relative to that of x."""
+
+PATIENCE = 5
+"""How many steps without progress make the next ones shorter, at first."""
 
 
 class State(NamedTuple):
@@ -49,15 +57,6 @@ class State(NamedTuple):
     done: Array
     key: Array
 
-
-RADIUS = 1e-6
-"""That of the ball in which the certificate samples."""
-
-PATIENCE = 5
-"""How many steps without progress make the next ones shorter, at first."""
-
-FIRST = 0.1
-"""The length of the first step of a round, relative to that of x."""
 
 Rule = Callable[[State, Array], tuple[Array, Array]]
 """From a state and the norm of D to the length of the step and the next scale."""
@@ -106,110 +105,138 @@ RULES: dict[str, Rule] = {
 }
 
 
-def subgradient(rule: str) -> Method:
-    """Projected subgradient steps, by one of `RULES`."""
-    take = RULES[rule]
+@dataclasses.dataclass(frozen=True)
+class Subgradient(Method):
+    """Projected subgradient steps, Algorithm 1, for any f.
 
-    def init(land, x, key):
-        value, gradient = jax.value_and_grad(land.value)(x)
-        scale = (FIRST * length(x)).astype(value.dtype)
-        if rule == "polyak":
-            size = length(_direction(land, x, gradient))
+    Hu, Xiao, Liu and Toh, Algorithm 1; for sharp minima Davis, Drusvyatskiy, MacPhee
+    and Paquette, "Subgradient methods for sharp weakly convex functions", 2018.
+
+    Attributes:
+        rule: How long a step is. ``"geometric"``: a length that falls whenever the
+            values have stopped falling. ``"diminishing"``: η₀D/√k. ``"normalized"``: a
+            length of η₀/√k. ``"polyak"``: Polyak's, with a level that is found.
+        first: The length of the first step, relative to that of x.
+        samples: How many gradients make up the certificate.
+    """
+
+    rule: str = "geometric"
+    first: float = 0.1
+    samples: int = 64
+
+    certificate: ClassVar[str] = (
+        f"distance of 0 from gradients sampled within {RADIUS:g}"
+    )
+    in_loop: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        return self.rule
+
+    def __post_init__(self):
+        if self.rule not in RULES:
+            raise ValueError(
+                f"methods.Subgradient: rule must be one of {', '.join(RULES)}; it is "
+                f"{self.rule!r}."
+            )
+
+    def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
+        """The state at a point."""
+        value, gradient = look.value, look.whole
+        scale = (self.first * optax.tree.norm(x)).astype(value.dtype)
+        if self.rule == "polyak":
+            size = optax.tree.norm(problem.descent(x, gradient))
             scale = scale * jnp.where(size > 0, size, 1)
         zero = jnp.zeros((), jnp.int32)
         return State(
-            x,
-            value,
-            gradient,
-            x,
-            value,
-            scale,
-            zero,
-            zero,
-            value,
-            jnp.asarray(PATIENCE, jnp.int32),
-            value,
-            jnp.zeros((), bool),
-            key,
+            x=x,
+            value=value,
+            gradient=gradient,
+            best=x,
+            least=value,
+            scale=scale,
+            taken=zero,
+            since=zero,
+            mark=value,
+            patience=jnp.asarray(PATIENCE, jnp.int32),
+            before=value,
+            done=jnp.zeros((), bool),
+            key=key,
         )
 
-    def step(land, state):
-        d = _direction(land, state.x, state.gradient)
-        size = length(d)
-        along_d, scale = take(state, jnp.where(size > 0, size, 1))
+    def step(self, problem: Problem, state: State) -> State:
+        """One step."""
+        d = problem.descent(state.x, state.gradient)
+        size = optax.tree.norm(d)
+        divisor = jnp.where(size > 0, size, 1)
+        length, scale = RULES[self.rule](state, divisor)
         # No step is longer than what A can bring back.
-        along_d = jnp.minimum(along_d, 0.3 * jnp.sqrt(1.0 * len(state.x)))
-        share = along_d / jnp.where(size > 0, size, 1)
-        trial = along(state.x, -share, d)
-        inside = land.feasibility(trial) < EDGE
-        x = chosen(inside, land.dissolve(trial), state.x)
+        length = jnp.minimum(length, 0.3 * jnp.sqrt(1.0 * len(state.x)))
+        trial = optax.tree.add_scale(state.x, -length / divisor, d)
+        inside = problem.feasibility(trial) < EDGE
+        x = choose(inside, problem.dissolve(trial), state.x)
         scale = jnp.where(inside, scale, scale / 2)
-        value, gradient = jax.value_and_grad(land.value)(x)
+        value, gradient = jax.value_and_grad(problem.value)(x)
         better = value < state.least
-        progress = value < state.mark - 0.01 * along_d * size
-        if rule == "polyak":
+        progress = value < state.mark - 0.01 * length * size
+        if self.rule == "polyak":
             progress = value < state.mark - scale / 2
         changed = scale != state.scale
-        since = jnp.where(progress | changed, 0, state.since + 1)
         new = state._replace(
             x=x,
             value=value,
             gradient=gradient,
-            best=chosen(better, x, state.best),
+            best=choose(better, x, state.best),
             least=jnp.minimum(value, state.least),
             scale=scale,
             taken=state.taken + 1,
-            since=since,
+            since=jnp.where(progress | changed, 0, state.since + 1),
             mark=jnp.where(progress, value, state.mark),
         )
-        return _again(land, new, length(x)) if rule == "geometric" else new
+        return self._again(problem, new) if self.rule == "geometric" else new
 
-    def residual(land, state):
-        return sampled_distance(land, state.best, state.key, RADIUS)
+    def _again(self, problem, state):
+        """From the best point with more patience, once steps have become too short.
 
-    return Method(
-        init,
-        step,
-        lambda land, state: land.dissolve(state.best),
-        residual,
-        lambda state: state.done | ~(state.scale > 0),
-        rule,
-        f"distance of 0 from gradients sampled within {RADIUS:g}",
-        each_step=False,
-    )
+        What is sharp is found in the first round, and the second is in vain. Where some
+        directions are flat, a length that falls as quickly as that ends too early; and
+        of many local minima, steps as long as the first ones that fall slowly find a
+        lower one.
+        """
+        size = optax.tree.norm(state.x)
+        short = state.scale < jnp.finfo(state.value.dtype).eps * size
+        gained = state.before - state.least
+        first = state.patience == PATIENCE
+        vain = (gained <= 1e-7 * jnp.abs(state.least)) & ~first
+        value, gradient = lax.cond(
+            short,
+            lambda: jax.value_and_grad(problem.value)(state.best),
+            lambda: (state.value, state.gradient),
+        )
+        anew = state._replace(
+            x=state.best,
+            value=value,
+            gradient=gradient,
+            scale=(self.first * size).astype(state.scale.dtype),
+            since=jnp.zeros_like(state.since),
+            mark=value,
+            patience=jnp.where(first, 6, 2) * state.patience,
+            before=state.least,
+            done=vain,
+        )
+        return choose(short, anew, state)
 
+    def point(self, problem: Problem, state: State) -> Point:
+        """The best point."""
+        return problem.dissolve(state.best)
 
-def _again(land, state, size):
-    """From the best point with more patience, once steps have become too short.
+    def residual(self, problem: Problem, state: State) -> Array:
+        """The distance of zero from gradients around the best point."""
+        radius = RADIUS * optax.tree.norm(state.best)
+        return sampled_distance(problem, state.best, state.key, radius, self.samples)
 
-    What is sharp is found in the first round, and the second is in vain. Where some
-    directions are flat, a length that falls as quickly as that ends too early; and of
-    many local minima, steps as long as the first ones that fall slowly find a lower
-    one.
-    """
-    short = state.scale < jnp.finfo(state.value.dtype).eps * size
-    gained = state.before - state.least
-    first = state.patience == PATIENCE
-    vain = (gained <= 1e-7 * jnp.abs(state.least)) & ~first
-    value, gradient = lax.cond(
-        short,
-        lambda: jax.value_and_grad(land.value)(state.best),
-        lambda: (state.value, state.gradient),
-    )
-    anew = state._replace(
-        x=state.best,
-        value=value,
-        gradient=gradient,
-        scale=(FIRST * size).astype(state.scale.dtype),
-        since=jnp.zeros_like(state.since),
-        mark=value,
-        patience=jnp.where(first, 6, 2) * state.patience,
-        before=state.least,
-        done=vain,
-    )
-    return chosen(short, anew, state)
-
-
-def _direction(land: Landscape, x: Point, g: Point) -> Point:
-    """The projected subgradient: J_A J_A* g, which is J_A g without a metric."""
-    return land.tangential(x, land.adjoint(x, g))
+    def stalled(self, state: State) -> Array:
+        """Whether waiting longer brought nothing."""
+        return state.done | ~(state.scale > 0)

@@ -2,17 +2,17 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
-from cdopt_jax._minimize.landscape import Landscape, Point, along, length
+from cdopt_jax._minimize.problem import Point, Problem
 
-SAMPLES = 64
 ITERATIONS = 500
 
 
 def sampled_gradients(
-    land: Landscape, x: Point, key: Array, radius: float | Array, count: int
+    problem: Problem, x: Point, key: Array, radius: float | Array, count: int
 ) -> Array:
     """Projected gradients at a point and at points around it, one in each row."""
 
@@ -20,21 +20,21 @@ def sampled_gradients(
         far, *keys = jax.random.split(key, len(x) + 1)
         parts = zip(x, keys, strict=True)
         noise = [jax.random.normal(k, a.shape, a.dtype) for a, k in parts]
-        size = length(noise)
+        size = optax.tree.norm(noise)
         dimension = sum(a.size for a in x)
-        share = jax.random.uniform(far, (), x[0].dtype) ** (1 / dimension)
-        return flat(along(x, radius * share / size, noise))
+        distance = radius * jax.random.uniform(far, (), x[0].dtype) ** (1 / dimension)
+        return flat(optax.tree.add_scale(x, distance / size, noise))
 
     def flat(z):
-        g = jax.grad(land.value)(land.dissolve(z))
-        return jnp.concatenate([a.ravel() for a in land.adjoint(z, g)])
+        g = jax.grad(problem.value)(problem.dissolve(z))
+        return jnp.concatenate([a.ravel() for a in problem.adjoint(z, g)])
 
     around = lax.map(at, jax.random.split(key, count - 1), batch_size=16)
     return jnp.concatenate([flat(x)[None], around])
 
 
 def sampled_distance(
-    land: Landscape, x: Point, key: Array, radius: float | Array, count: int = SAMPLES
+    problem: Problem, x: Point, key: Array, radius: float | Array, count: int
 ) -> Array:
     """The distance of zero from the convex hull of gradients sampled around a point.
 
@@ -42,7 +42,7 @@ def sampled_distance(
     subdifferential of that radius. Where the solution is a kink in many directions,
     as many samples are needed before the hull comes near zero.
     """
-    rows = sampled_gradients(land, x, key, radius, count)
+    rows = sampled_gradients(problem, x, key, radius, count)
     return jnp.linalg.norm(nearest(rows))
 
 

@@ -1,0 +1,145 @@
+"""L-BFGS on the constraint dissolving function h: Optax's, with its line search."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from cdopt_jax._minimize.method import Method, choose
+from cdopt_jax._minimize.problem import Look, Point, Problem
+
+PATIENCE = 10
+"""After so many line searches in a row that found nothing the run has stalled."""
+
+STRAYED, GROWTH = 1 / 6, 2.0
+"""The ‖E‖_F of the paper's region, and the factor for β where a point has left it."""
+
+
+class State(NamedTuple):
+    """The state of the method.
+
+    Attributes:
+        x: The point.
+        beta: The weight of the penalty.
+        value: The value of h there.
+        gradient: Its gradient.
+        optimizer: The state of Optax's method.
+        idle: How many steps in a row did not lower h.
+    """
+
+    x: Point
+    beta: Array
+    value: Array
+    gradient: Point
+    optimizer: Any
+    idle: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class LBFGS(Method):
+    """L-BFGS on the constraint dissolving function h, for f + r smooth.
+
+    Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth Optimization
+    over the Stiefel Manifold"; ``optax.lbfgs`` takes the steps.
+
+    Attributes:
+        history: How many pairs are kept.
+    """
+
+    history: int = 10
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return "lbfgs"
+
+    @property
+    def _optimizer(self):
+        return optax.lbfgs(memory_size=self.history)
+
+    def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
+        """The state at a point."""
+        del key
+        beta = starting_beta(problem, look)
+        value, gradient = jax.value_and_grad(problem.dissolved)(x, beta)
+        return State(
+            x=x,
+            beta=beta,
+            value=value,
+            gradient=gradient,
+            optimizer=self._optimizer.init(x),
+            idle=jnp.zeros((), jnp.int32),
+        )
+
+    def step(self, problem: Problem, state: State) -> State:
+        """One step."""
+
+        def h(x):
+            return problem.dissolved(x, state.beta)
+
+        updates, inner = self._optimizer.update(
+            state.gradient,
+            state.optimizer,
+            state.x,
+            value=state.value,
+            grad=state.gradient,
+            value_fn=h,
+        )
+        x: Any = optax.apply_updates(state.x, updates)
+        value, gradient = jax.value_and_grad(h)(x)
+        better = value < state.value
+        # A step that the line search could not mend is not taken.
+        x, value, gradient = choose(
+            better, (x, value, gradient), (state.x, state.value, state.gradient)
+        )
+        beta, value, gradient = reweighted(problem, x, state.beta, value, gradient)
+        # Pairs of another h are of no use for this one.
+        changed = beta != state.beta
+        idle = jnp.where(better | changed, 0, state.idle + 1)
+        return State(
+            x=x,
+            beta=beta,
+            value=value,
+            gradient=gradient,
+            optimizer=choose(changed, self._optimizer.init(x), inner),
+            idle=idle,
+        )
+
+    def point(self, problem: Problem, state: State) -> Point:
+        """A of the point, twice: h is used where once is not enough."""
+        return problem.dissolve(problem.dissolve(state.x))
+
+    def residual(self, problem: Problem, state: State) -> Array:
+        """The norm of the gradient of h."""
+        del problem
+        return optax.tree.norm(state.gradient)
+
+    def stalled(self, state: State) -> Array:
+        """Whether line searches find nothing."""
+        return state.idle >= PATIENCE
+
+
+def starting_beta(problem: Problem, look: Look) -> Array:
+    """The weight β as given, or, if that is zero, as the gradient at the start asks."""
+    given = jnp.asarray(problem.beta, look.value.dtype) * problem.unit
+    return jnp.where(given > 0, given, problem.automatic_beta(look.whole))
+
+
+def reweighted(
+    problem: Problem, x: Point, beta: Array, value: Array, gradient: Point
+) -> tuple[Array, Array, Point]:
+    """A larger β where the point has strayed, with h and its gradient for it.
+
+    The gradient at the start, from which β is chosen, may be the smallest of all. Far
+    from the manifold h has stationary points that f has not.
+    """
+    strayed = problem.feasibility(x) > STRAYED
+
+    def anew():
+        found = jax.value_and_grad(problem.dissolved)(x, GROWTH * beta)
+        return GROWTH * beta, *found
+
+    return lax.cond(strayed, anew, lambda: (beta, value, gradient))

@@ -1,0 +1,492 @@
+"""The programs of a run: how it starts, how it goes on, and how it ends.
+
+Each is a function of arrays, made from a `Setup`, which is all that is known before
+the arrays are. `programs` compiles and keeps them; `run` calls them one after the
+other, and `traced` composes them into one program for ``jit`` and ``vmap``.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from cdopt_jax._minimize.checks import scalar
+from cdopt_jax._minimize.method import Method, choose
+from cdopt_jax._minimize.problem import Look, Point, Problem, Structure
+from cdopt_jax._minimize.result import (
+    BUDGET,
+    CERTIFIED,
+    DIVERGED,
+    STALLED,
+    History,
+)
+from cdopt_jax._minimize.static import Static
+from cdopt_jax.prox import Regularizer
+
+GROWTH, FEWEST = 1.05, 10
+"""How much later each look at a run is than the one before, at least ten steps."""
+
+JUDGES = 16
+"""How many batches judge an objective that is known by batches alone."""
+
+NOISE = 1e-3
+"""The relative size of the perturbation of a start that is stationary already."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """All of a run that is not an array, and what identifies its programs.
+
+    Attributes:
+        f: The objective, which is identified by equality: a function defined again is
+            another one.
+        batch: From a key to the last argument of ``f``, or None.
+        method: The method.
+        structure: The structure of the parameters.
+        args: The structure of the further arguments of ``f``.
+        regularizer: The structure of the regularizer, or None.
+    """
+
+    f: Static
+    batch: Callable[[Array], Any] | None
+    method: Method
+    structure: Structure
+    args: Static
+    regularizer: Static | None
+
+
+class Data(NamedTuple):
+    """The arrays of a run.
+
+    Attributes:
+        args: The arrays of the further arguments of ``f``.
+        metrics: The metric of each leaf that has an array for one.
+        weights: The arrays of the regularizer.
+        tol: The tolerance, relative to the scale of the objective.
+        beta: The weight of the penalty, zero for the automatic one.
+        strength: What r is multiplied by.
+        key: For what is drawn.
+    """
+
+    args: list[Array]
+    metrics: list[Array | None]
+    weights: list[Array]
+    tol: Array
+    beta: Array
+    strength: Array
+    key: Array
+
+
+class Prepared(NamedTuple):
+    """What is computed once from the data.
+
+    Attributes:
+        factors: The factor of each metric, or None.
+        unit: The unit of the objective; see `Problem`.
+        scale: The scale of the gradient at the start.
+    """
+
+    factors: list[Array | None]
+    unit: Array
+    scale: Array
+
+
+class Course(NamedTuple):
+    """Where a run stands.
+
+    Attributes:
+        state: The state of the method.
+        steps: How many were taken.
+        value: The objective.
+        feasibility: The largest ‖xᵀBx − I‖_F.
+        stationarity: The certificate.
+        tolerance: What it must fall below.
+        status: Whether and why the run has ended; `BUDGET` while it goes on.
+        ended: Whether it has.
+    """
+
+    state: Any
+    steps: Array
+    value: Array
+    feasibility: Array
+    stationarity: Array
+    tolerance: Array
+    status: Array
+    ended: Array
+
+
+class Report(NamedTuple):
+    """What is wrong with a start, where anything is.
+
+    Attributes:
+        moved: By how much the projection moved an entry of x0.
+        finite: Whether x0 is finite.
+        full_rank: Whether x0 has a nearest point on the manifold.
+        definite: Whether each metric that is an array has a Cholesky factor.
+        value: The objective.
+        smooth: Whether the gradient is finite.
+    """
+
+    moved: Array
+    finite: Array
+    full_rank: Array
+    definite: list[Array]
+    value: Array
+    smooth: Array
+
+
+class Opening(NamedTuple):
+    """The start of a run.
+
+    Attributes:
+        prepared: What is computed once.
+        course: The first course.
+        stationary: Whether the start meets the tolerance, and may be a saddle.
+        report: What is wrong with the start.
+    """
+
+    prepared: Prepared
+    course: Course
+    stationary: Array
+    report: Report
+
+
+class Ending(NamedTuple):
+    """The end of a run, as the user sees it."""
+
+    params: Any
+    projected: Any
+    proximal: Any
+    value: Array
+    feasibility: Array
+    stationarity: Array
+    tolerance: Array
+    sparsity: Array
+    steps: Array
+    status: Array
+
+
+def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Opening:
+    """The start of a run.
+
+    Args:
+        setup: The setup.
+        data: The arrays.
+        x0: The parameters to start from.
+        noise: The relative size of a perturbation of them, or zero.
+        taken: How many steps were taken before.
+    """
+    problem = problem_of(setup, data, None)
+    definite = [jnp.ones((), bool) for _ in problem.metrics]
+    if any(b is not None for b in problem.metrics):
+        problem = problem.factorised()
+        definite = [
+            jnp.ones((), bool) if factor is None else jnp.all(jnp.isfinite(factor))
+            for factor in problem.factors
+        ]
+        if not setup.method.factorises:
+            problem = problem._replace(factors=[None] * len(problem.factors))
+    given = problem.read(x0)
+    x = problem.project(given)
+    start = problem.write(x)
+    leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
+    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(x[0].dtype) for a, b in leaves]
+    x = _perturbed(problem, x, noise)
+    look = problem.look(x)
+    unit = _unit(look)
+    problem = problem._replace(unit=unit)
+    # XLA would take the unit out of sums of squares, where its square overflows.
+    look = lax.optimization_barrier(
+        Look(*(optax.tree.scale(unit, part) for part in look))
+    )
+    state = _strong(setup.method.init(problem, x, look, data.key))
+    scale = _scale(setup, look)
+    prepared = Prepared(factors=problem.factors, unit=unit, scale=scale)
+    tolerance = data.tol * scale
+    problem = problem._replace(tolerance=tolerance)
+    stationarity = setup.method.stationarity(problem, state, x, look)
+    stationary = stationarity <= tolerance
+    if not setup.method.in_loop:
+        stationarity = jnp.asarray(jnp.nan, look.value.dtype)
+    smooth = jnp.isfinite(look.slope)
+    met = stationarity <= tolerance
+    status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
+    course = Course(
+        state=state,
+        steps=jnp.asarray(taken, jnp.int32),
+        value=look.whole_value,
+        feasibility=problem.true_feasibility(problem.write(x)),
+        stationarity=stationarity.astype(look.value.dtype),
+        tolerance=tolerance,
+        status=status.astype(jnp.int32),
+        ended=status != BUDGET,
+    )
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(x0)]
+    report = Report(
+        moved=jnp.max(jnp.stack(moved)),
+        finite=jnp.all(jnp.stack(finite)),
+        full_rank=problem.feasibility(problem.read(start)) < 0.1,
+        definite=definite,
+        value=look.whole_value / unit,
+        smooth=smooth,
+    )
+    return Opening(
+        prepared=prepared,
+        course=_strong(course),
+        stationary=stationary,
+        report=report,
+    )
+
+
+def advance(
+    setup: Setup,
+    data: Data,
+    prepared: Prepared,
+    course: Course,
+    until: Array,
+    budget: Array,
+) -> Course:
+    """The course at a later step, unless the run ends before."""
+    method = setup.method
+    problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
+
+    def goes_on(carry):
+        state, steps = carry
+        more = (steps < until) & ~method.stalled(state)
+        if method.in_loop:
+            # The certificate of a look may be stricter: one step at least.
+            met = method.residual(problem, state) <= course.tolerance
+            more = more & (~met | (steps == course.steps))
+        return more & ~course.ended
+
+    def body(carry):
+        state, steps = carry
+        drawn = problem
+        if setup.batch is not None:
+            key = jax.random.fold_in(data.key, steps)
+            drawn = problem._replace(f=_on_batch(setup, data, setup.batch(key)))
+        return method.step(drawn, state), steps + 1
+
+    state, steps = lax.while_loop(goes_on, body, (course.state, course.steps))
+    x = method.point(problem, state)
+    look = problem.look(x)
+    # Where gradient and curvature vanish together nothing is small against both: what
+    # is at the rounding of the first gradient is small.
+    least = jnp.sqrt(jnp.finfo(look.value.dtype).eps) * prepared.scale
+    tolerance = data.tol * jnp.maximum(_scale(setup, look), least)
+    stationarity = jnp.asarray(jnp.nan, look.value.dtype)
+    if method.in_loop:
+        stationarity = method.stationarity(problem, state, x, look)
+    sound = jnp.isfinite(look.value) & jnp.isfinite(look.slope)
+    status = jnp.select(
+        [~sound, stationarity <= tolerance, method.stalled(state)],
+        [DIVERGED, CERTIFIED, STALLED],
+        BUDGET,
+    )
+    new = Course(
+        state=state,
+        steps=steps,
+        value=look.whole_value,
+        feasibility=problem.true_feasibility(problem.write(x)),
+        stationarity=stationarity.astype(look.value.dtype),
+        tolerance=tolerance,
+        status=status.astype(jnp.int32),
+        ended=(status != BUDGET) | (steps >= budget),
+    )
+    # A run that has ended, or whose new point is no point, stays where it was.
+    lost = course._replace(status=new.status, ended=jnp.ones((), bool))
+    return choose(course.ended, course, choose(sound, new, lost))
+
+
+def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Ending:
+    """The end of a run."""
+    method, unit = setup.method, prepared.unit
+    problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
+    x = method.point(problem, course.state)
+    params = problem.write(x)
+    proximal = method.sparse_parameters(problem, course.state, x)
+    zeros = jnp.concatenate([(a == 0).ravel() for a in jax.tree.leaves(proximal)])
+    stationarity, status = course.stationarity, course.status
+    if not method.in_loop:
+        stationarity = method.residual(problem, course.state)
+        stationarity = stationarity.astype(course.stationarity.dtype)
+        met = (stationarity <= course.tolerance) & (status != DIVERGED)
+        status = jnp.where(met, CERTIFIED, status)
+    return Ending(
+        params=params,
+        projected=problem.write(problem.project(x)),
+        proximal=proximal,
+        value=course.value / unit,
+        feasibility=course.feasibility,
+        stationarity=stationarity / unit,
+        tolerance=course.tolerance / unit,
+        sparsity=jnp.mean(zeros),
+        steps=course.steps,
+        status=status,
+    )
+
+
+def looks(taken: int, budget: int) -> list[int]:
+    """After how many steps to look at a run."""
+    found, at = [], taken
+    while at < budget:
+        at = min(max(at + FEWEST, round(GROWTH * at)), budget)
+        found.append(at)
+    return found
+
+
+def traced(
+    setup: Setup, data: Data, x0: Any, phases: list[tuple[float, float, int]]
+) -> tuple[Ending, History]:
+    """All of a run as one program, for ``jit`` and ``vmap``.
+
+    Args:
+        setup: The setup.
+        data: The arrays.
+        x0: The parameters to start from.
+        phases: For each phase, from whose end the next begins: the strength of r, the
+            tolerance (zero for that of the data) and the most steps.
+    """
+    rows = max(len(looks(0, budget)) for _, _, budget in phases)
+
+    def phase(carry, options):
+        start, taken = carry
+        strength, tol, budget = options
+        here = data._replace(
+            strength=strength.astype(data.strength.dtype),
+            tol=jnp.where(tol > 0, tol, data.tol).astype(data.tol.dtype),
+        )
+        # Both starts, plain and perturbed, by one program that is compiled once.
+        both = lax.map(
+            lambda noise: opening(setup, here, start, noise, taken),
+            jnp.asarray([0, NOISE], data.tol.dtype),
+        )
+        plain, moved = (jax.tree.map(lambda a, i=i: a[i], both) for i in (0, 1))
+        first = choose(plain.stationary, moved, plain)
+
+        def piece(course, until):
+            until = jnp.minimum(taken + until, budget)
+            new = advance(setup, here, first.prepared, course, until, budget)
+            return new, _row(first.prepared, new)
+
+        offsets = looks(0, phases[-1][2])
+        offsets = jnp.asarray(offsets + offsets[-1:] * (rows - len(offsets)), jnp.int32)
+        course, history = lax.scan(piece, first.course, offsets)
+        # A start that was stationary is the end, unless there is a lower point nearby.
+        gain = plain.course.value / plain.prepared.unit
+        lower = course.value / first.prepared.unit < gain - _rounding(gain)
+        keep = plain.stationary & ~lower
+        prepared = choose(keep, plain.prepared, first.prepared)
+        course = choose(keep, plain.course, course)
+        end = ending(setup, here, prepared, course)
+        begun = _row(plain.prepared, plain.course)
+        history = jax.tree.map(
+            lambda a, b: jnp.concatenate([a[None], b]), begun, history
+        )
+        return (end.params, end.steps), (end, history)
+
+    columns = [jnp.asarray(column) for column in zip(*phases, strict=True)]
+    begin = (x0, jnp.zeros((), jnp.int32))
+    _, (ends, histories) = lax.scan(phase, begin, tuple(columns))
+    end = jax.tree.map(lambda a: a[-1], ends)
+    history = jax.tree.map(lambda a: a.reshape(-1), histories)
+    nan = jnp.full_like(history[1], jnp.nan)
+    return end, History(*history, seconds=nan)
+
+
+def _row(prepared, course):
+    unit = prepared.unit
+    return (
+        course.steps,
+        course.value / unit,
+        course.feasibility,
+        course.stationarity / unit,
+    )
+
+
+def _rounding(value):
+    return 100 * jnp.finfo(value.dtype).eps * jnp.abs(value)
+
+
+def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
+    """The problem of a setup and its arrays."""
+    args = setup.args.merge(data.args)
+    regularizer: Regularizer | None = None
+    if setup.regularizer is not None:
+        regularizer = setup.regularizer.merge(data.weights)
+
+    def f(params):
+        return scalar(setup.f.merge([])(params, *args))
+
+    if setup.batch is not None:
+        f = _mean_over_batches(setup, data, setup.batch)
+    return Problem(
+        f=f,
+        regularizer=regularizer,
+        structure=setup.structure,
+        metrics=data.metrics,
+        factors=prepared.factors if prepared else [None] * len(data.metrics),
+        unit=prepared.unit if prepared else 1.0,
+        strength=data.strength,
+        beta=data.beta,
+    )
+
+
+def _on_batch(setup, data, batch):
+    args = setup.args.merge(data.args)
+    return lambda params: scalar(setup.f.merge([])(params, *args, batch))
+
+
+def _mean_over_batches(setup, data, batch):
+    """The objective averaged over batches that are the same throughout the run."""
+    keys = jax.random.split(jax.random.fold_in(data.key, 1), JUDGES)
+    batches = jax.vmap(batch)(keys)
+
+    def value(params):
+        return jnp.mean(
+            lax.map(lambda one: _on_batch(setup, data, one)(params), batches)
+        )
+
+    return value
+
+
+def _perturbed(problem: Problem, x: Point, noise: Array) -> Point:
+    # No random numbers: their generator takes as long to compile as a step does.
+    waves = [
+        jnp.cos(12.9898 * (1 + index + jnp.arange(a.size, dtype=a.dtype))).reshape(
+            a.shape
+        )
+        for index, a in enumerate(x)
+    ]
+    size = noise * optax.tree.norm(x) / optax.tree.norm(waves)
+    moved = problem.dissolve(optax.tree.add_scale(x, size, waves))
+    return choose(noise > 0, moved, x)
+
+
+def _unit(look: Look) -> Array:
+    """The power of two that makes the largest entry of the gradient about one."""
+    entries = [*look.gradient, *look.subgradient]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in entries]))
+    usable = jnp.isfinite(largest) & (largest > 0)
+    power = jnp.round(jnp.log2(jnp.where(usable, largest, 1)))
+    return jnp.ldexp(jnp.ones((), look.value.dtype), -power.astype(jnp.int32))
+
+
+def _scale(setup, look):
+    """What the certificate is compared with.
+
+    The size of the gradient at the point itself, and, since that may vanish at a
+    solution, of its change over the length of x. Both are multiplied by what f is
+    multiplied by.
+    """
+    scale = look.slope + (look.curvature if setup.method.smooth else 0)
+    return jnp.where(jnp.isfinite(scale), scale, 0)
+
+
+def _strong(tree):
+    """Without weak types, which steps would take off: it would be compiled again."""
+    return jax.tree.map(lambda a: lax.convert_element_type(a, a.dtype), tree)

@@ -1,0 +1,81 @@
+"""What every method offers to the loop that runs it."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from cdopt_jax._minimize.problem import Look, Point, Problem
+
+
+class Method:
+    """A way to take steps. Its options are the fields of a frozen dataclass.
+
+    Attributes:
+        certificate: What must fall below the tolerance, in words.
+        in_loop: Whether `residual` is cheap enough to be looked at in every step.
+        smooth: Whether the method is for smooth objectives, so that a solution can be
+            differentiated and curvature is a part of the scale of the tolerance.
+        factorises: Whether the method works in the coordinates Lᵀx of a metric LLᵀ.
+        batches: Whether each step may have an objective of its own.
+    """
+
+    certificate: ClassVar[str] = "norm of the projected gradient"
+    in_loop: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
+    factorises: ClassVar[bool] = True
+    batches: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The name of the method, which ``method=`` accepts as well."""
+        raise NotImplementedError
+
+    def init(self, problem: Problem, x: Point, look: Look, key: Array) -> Any:
+        """The state at a point of the manifold."""
+        raise NotImplementedError
+
+    def step(self, problem: Problem, state: Any) -> Any:
+        """The state after one step."""
+        raise NotImplementedError
+
+    def point(self, problem: Problem, state: Any) -> Point:
+        """The point reached."""
+        raise NotImplementedError
+
+    def residual(self, problem: Problem, state: Any) -> Array:
+        """What ends the loop when it falls below the tolerance."""
+        raise NotImplementedError
+
+    def stationarity(self, problem: Problem, state: Any, x: Point, look: Look) -> Array:
+        """The certificate of the point reached: by default ‖∇(f + r)‖, projected."""
+        del state
+        return optax.tree.norm(problem.tangent(problem.image(x), look.whole))
+
+    def sparse_parameters(self, problem: Problem, state: Any, x: Point) -> Any:
+        """The parameters of which the zeros are counted."""
+        del state
+        return problem.write(x)
+
+    def stalled(self, state: Any) -> Array:
+        """Whether further steps would change nothing."""
+        del state
+        return jnp.zeros((), bool)
+
+    def kinked(self, state: Any) -> Array:
+        """Whether the steps have shown that f has kinks."""
+        del state
+        return jnp.zeros((), bool)
+
+
+def choose(flag: Array, yes: Any, no: Any) -> Any:
+    """One of two trees, whose leaves may be random keys."""
+    return jax.tree.map(lambda a, b: _choose(flag, a, b), yes, no)
+
+
+def _choose(flag, a, b):
+    if jnp.issubdtype(jnp.result_type(a), jax.dtypes.prng_key):
+        return jax.lax.select(flag, a, b)
+    return jnp.where(flag, a, b)

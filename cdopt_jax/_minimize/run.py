@@ -1,0 +1,251 @@
+"""A run on the host: piece by piece, with an eye on the clock and on the user."""
+
+import importlib
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cdopt_jax._errors import error
+from cdopt_jax._minimize.loop import (
+    Data,
+    Ending,
+    Opening,
+    Report,
+    Setup,
+    looks,
+)
+from cdopt_jax._minimize.problem import Structure
+from cdopt_jax._minimize.programs import on_one_device, programs
+from cdopt_jax._minimize.result import (
+    CERTIFIED,
+    DIVERGED,
+    INTERRUPTED,
+    STALLED,
+    STOPPED,
+    History,
+    Info,
+)
+
+Callback = Callable[[Info], Any]
+
+EVERY_SECONDS = 1.0
+"""How often a line is written where there is no bar."""
+
+
+class Ended(NamedTuple):
+    """A run that has ended.
+
+    Attributes:
+        end: The end, as the user sees it; of many starts, the best one.
+        params: The parameters at the end; of many starts, all of them.
+        rows: The history, a row for each look.
+        kinked: Whether the run stalled because f has kinks.
+        stopped: Whether the user has stopped it.
+        seconds: Spent on steps.
+        compile_seconds: Spent on compilation.
+        values: The values at the end of each start, if there are many.
+    """
+
+    end: Ending
+    params: Any
+    rows: list[tuple[Any, ...]]
+    kinked: bool
+    stopped: bool
+    seconds: float
+    compile_seconds: float
+    values: Any
+
+    def after(self, before: "Ended") -> "Ended":
+        """The two as one run."""
+        rows = [
+            (*row[:-1], before.seconds + row[-1])
+            for row in self.rows[1:] or self.rows[-1:]
+        ]
+        return self._replace(
+            rows=[*before.rows, *rows],
+            seconds=before.seconds + self.seconds,
+            compile_seconds=before.compile_seconds + self.compile_seconds,
+        )
+
+
+class Begun(NamedTuple):
+    """A run that has begun: its programs and its first course."""
+
+    compiled: Any
+    opened: Opening
+    seconds: float
+    compile_seconds: float
+
+
+def begin(
+    setup: Setup, data: Data, x0: Any, *, noise: float, taken: int, many: int
+) -> Begun:
+    """The programs, compiled where they are not yet, and the start of the run."""
+    kept = programs(setup, many > 0)
+    noises = jnp.full((many,) if many else (), noise, data.tol.dtype)
+    steps = jnp.full((many,) if many else (), taken, jnp.int32)
+    given = (data, x0, noises, steps)
+    if on_one_device(given):
+        compiled, compile_seconds = kept.compile(*given)
+    else:
+        compiled, compile_seconds = kept.jitted(), 0.0
+    began = time.perf_counter()
+    opened = jax.block_until_ready(compiled["opening"](*given))
+    return Begun(
+        compiled=compiled,
+        opened=opened,
+        seconds=time.perf_counter() - began,
+        compile_seconds=compile_seconds,
+    )
+
+
+def finish(
+    setup: Setup,
+    data: Data,
+    begun: Begun,
+    budget: int,
+    watch: Callable[[Info], bool],
+) -> Ended:
+    """The rest of a run that has begun.
+
+    Args:
+        setup: The setup.
+        data: The arrays.
+        begun: The start.
+        budget: The most steps, those before the start included.
+        watch: Called with each look at the run; true if the run is to stop.
+    """
+    prepared, course = begun.opened.prepared, begun.opened.course
+    compiled, seconds = begun.compiled, begun.seconds
+    rows = [_row(prepared, course, seconds)]
+    most = jnp.asarray(budget, jnp.int32)
+    status = None
+    try:
+        for until in looks(int(np.max(course.steps)), budget):
+            if np.all(course.ended):
+                break
+            began = time.perf_counter()
+            course = compiled["advance"](
+                data, prepared, course, jnp.asarray(until, jnp.int32), most
+            )
+            jax.block_until_ready(course)
+            seconds += time.perf_counter() - began
+            rows.append(_row(prepared, course, seconds))
+            if watch(Info(*rows[-1])):
+                status = STOPPED
+                break
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    began = time.perf_counter()
+    end = jax.block_until_ready(compiled["ending"](data, prepared, course))
+    seconds += time.perf_counter() - began
+    kinked, values, params = False, None, end.params
+    if np.ndim(course.value):
+        values = end.value
+        # A lost run may have a low value, and is no result.
+        rank = np.where(np.asarray(end.status) == DIVERGED, np.inf, np.asarray(values))
+        best = int(np.argmin(np.where(np.isnan(rank), np.inf, rank)))
+        end = jax.tree.map(lambda a: a[best], end)
+    else:
+        stalled = int(course.status) == STALLED
+        kinked = stalled and bool(setup.method.kinked(course.state))
+    if status is not None and int(end.status) != CERTIFIED:
+        end = end._replace(status=jnp.asarray(status, jnp.int32))
+    last = (int(end.steps), float(end.value), float(end.feasibility))
+    rows[-1] = (*last, float(end.stationarity), seconds)
+    return Ended(
+        end=end,
+        params=params,
+        rows=rows,
+        kinked=kinked,
+        stopped=status is not None,
+        seconds=seconds,
+        compile_seconds=begun.compile_seconds,
+        values=values,
+    )
+
+
+def check_start(report: Report, structure: Structure) -> None:
+    """Raise on a start, or metrics, from which no run can begin."""
+    if not np.all(report.finite):
+        raise error("x0 must be finite; it holds infinite or NaN entries.")
+    for index, definite in enumerate(report.definite):
+        if not np.all(definite):
+            raise error(
+                f"B must be positive definite; {structure.describe(index)}, and its B "
+                "has no Cholesky factor in the precision of the leaf. Write B + ε·I if "
+                "it is singular."
+            )
+    if not np.all(report.full_rank):
+        raise error(
+            "x0 has no nearest point on the manifold: a constrained leaf is "
+            "rank-deficient, or its B is not positive definite. Start from "
+            "stiefel.random, or add a small random matrix first."
+        )
+    value = float(np.ravel(np.asarray(report.value))[0])
+    if not np.isfinite(value):
+        raise error(f"the objective is {value} at x0; start where it is finite.")
+    if not np.ravel(np.asarray(report.smooth))[0]:
+        raise error(
+            "the gradient of the objective is infinite or NaN at x0, though the "
+            "objective is finite; look for a square root or a division at zero."
+        )
+
+
+def history(rows: list[tuple[Any, ...]]) -> History:
+    """The rows as columns."""
+    return History(*(np.asarray(column) for column in zip(*rows, strict=True)))
+
+
+def _row(prepared, course, seconds):
+    """Of many starts, the one that is lowest."""
+    value = np.asarray(course.value) / np.asarray(prepared.unit)
+    at = np.nanargmin(np.where(np.isnan(value), np.inf, value)) if value.ndim else ()
+    unit = np.asarray(prepared.unit)[at]
+    return (
+        int(np.asarray(course.steps)[at]),
+        float(value[at]),
+        float(np.asarray(course.feasibility)[at]),
+        float(np.asarray(course.stationarity)[at] / unit),
+        seconds,
+    )
+
+
+class Progress:
+    """A bar by tqdm if it is installed, or else a line now and then.
+
+    Args:
+        most: The most steps.
+    """
+
+    def __init__(self, most: int):
+        self._said = 0.0
+        self._bar: Any = None
+        if importlib.util.find_spec("tqdm"):
+            self._bar = importlib.import_module("tqdm").tqdm(
+                total=most, unit="step", leave=True
+            )
+
+    def __call__(self, info: Info) -> None:
+        """Show where a run stands."""
+        text = (
+            f"value {info.value:.6g}, stationarity {info.stationarity:.1e}, "
+            f"feasibility {info.feasibility:.1e}"
+        )
+        if self._bar is not None:
+            self._bar.update(info.step - self._bar.n)
+            self._bar.set_postfix_str(text)
+        elif info.seconds - self._said >= EVERY_SECONDS:
+            self._said = info.seconds
+            sys.stderr.write(f"step {info.step}, {info.seconds:.1f} s: {text}\n")
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,92 @@
+"""Trees taken apart into arrays, which a program is called with, and the rest."""
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+
+class Static:
+    """What is left of a tree without its arrays: hashable, a part of a program.
+
+    Two are equal if their structures are, and if what is no array is equal; what
+    cannot be hashed is compared by identity.
+    """
+
+    def __init__(self, treedef: Any, leaves: Sequence[Any]):
+        self._treedef = treedef
+        self._leaves = tuple(leaves)
+        self._key = (treedef, tuple(_hashable(leaf) for leaf in self._leaves))
+        self._hash = hash(self._key)
+
+    def merge(self, arrays: Sequence[Any]) -> Any:
+        """The tree with these arrays in their places."""
+        given = iter(arrays)
+        return self._treedef.unflatten(
+            next(given) if leaf is _ARRAY else leaf for leaf in self._leaves
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class _Array:
+    """Stands where an array was."""
+
+
+_ARRAY = _Array()
+
+
+def split(tree: Any, *, keep_zeros: bool = False) -> tuple[Static, list[Array]]:
+    """A tree's static part and its arrays.
+
+    Args:
+        tree: The tree.
+        keep_zeros: Whether numbers and arrays that are zero belong to the static part,
+            as the weights of leaves that are not regularized do.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    kept, arrays = [], []
+    for leaf in leaves:
+        array = isinstance(leaf, Array | np.ndarray | np.generic | numbers.Number)
+        zero = keep_zeros and array and not isinstance(leaf, Tracer)
+        if array and not (zero and not np.any(np.asarray(leaf))):
+            kept.append(_ARRAY)
+            arrays.append(jnp.asarray(leaf))
+        else:
+            kept.append(0 if array else leaf)
+    return Static(treedef, kept), arrays
+
+
+def opaque(leaf: Any) -> Static:
+    """One object, a function say, that is no tree."""
+    return Static(jax.tree.structure(0), [leaf])
+
+
+class _Identity:
+    """An object as a key by its identity, which it keeps alive."""
+
+    def __init__(self, held: Any):
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+
+def _hashable(leaf):
+    try:
+        hash(leaf)
+    except TypeError:
+        return _Identity(leaf)
+    return leaf
