@@ -43,16 +43,6 @@ LONG = (
     "test_methods.py::test_it_is_solved_to_its_tolerance_from_any_multiplier[float32]",
     "test_methods.py::test_lookahead_is_that_of_optax[0]",
     "test_methods.py::test_without_the_l1_norm_it_is_a_riemannian_gradient_step",
-    "test_minimize.py::test_a_smooth_optimum_is_that_of_the_eigenvalues[newton]",
-    "test_minimize.py::test_a_start_off_the_manifold_is_projected_and_said_so",
-    "test_minimize.py::test_an_interrupt_returns_the_point_reached",
-    "test_minimize.py::test_batches_are_drawn_anew_and_the_optimum_is_met_on_average",
-    "test_minimize.py::test_every_rule_lowers_a_function_with_kinks[diminishing]",
-    "test_minimize.py::test_every_rule_lowers_a_function_with_kinks[normalized]",
-    "test_minimize.py::test_every_rule_lowers_a_function_with_kinks[sampling]",
-    "test_minimize.py::test_generalized_eigenvalues_are_those_of_scipy[False]",
-    "test_minimize.py::test_the_multiplier_makes_a_composite_problem_stationary[con"
-    "tinuation]",
     "test_ocnn.py::test_a_bad_argument_is_one_line_and_writes_nothing[--budget-minu"
     "tes 1e-6",
     "test_ocnn.py::test_a_budget_ends_a_run_that_can_be_resumed",

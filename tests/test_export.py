@@ -30,7 +30,7 @@ ALLOWED = set(f"{PRODUCTS} {ELEMENTWISE} {STRUCTURE}".split())
 
 # What makes no program, or a user's own; and what draws a point, which takes a QR.
 OTHERS = {"Stiefel", "describe", "layers", "theory", "where", "prox.Regularizer"}
-OTHERS |= {"Result", "scipy_objective"}
+OTHERS |= {"Result", "methods", "scipy_objective"}
 DRAWN = {"stiefel.random", "initializer"}
 
 # Solvers keep what they have seen, draw samples and sort; they factorise nothing.
@@ -45,7 +45,9 @@ SOLVERS = (
 )
 REMEMBERED = "dynamic_update_slice gather remainder scatter reduce_window"
 SAMPLED = "log_plus_one reverse shift_left shift_right_logical sort xor"
-SOLVING = ALLOWED | set(f"{REMEMBERED} {SAMPLED}".split())
+# The unit of the objective is a power of two.
+SCALED = "log round_nearest_even shift_right_arithmetic"
+SOLVING = ALLOWED | set(f"{REMEMBERED} {SAMPLED} {SCALED}".split())
 
 X, G = (
     {
