@@ -19,20 +19,10 @@ that f has kinks, ``"geometric"`` goes on from there.
 
 from ._minimize.dissolved_lbfgs import LBFGS as LBFGS
 from ._minimize.method import Method as Method
+from ._minimize.named import NAMED as NAMED
 from ._minimize.newton import Newton as Newton
 from ._minimize.optax_method import Optax as Optax
 from ._minimize.proximal import Proximal as Proximal
 from ._minimize.riemannian_lbfgs import Tangential as Tangential
 from ._minimize.sampling import Sampling as Sampling
-from ._minimize.subgradient import RULES as _RULES, Subgradient as Subgradient
-
-NAMED: dict[str, Method] = {
-    "proximal": Proximal(),
-    "continuation": Proximal(ahead=300),
-    "tangential": Tangential(),
-    "lbfgs": LBFGS(),
-    "newton": Newton(),
-    "sampling": Sampling(),
-    **{rule: Subgradient(rule=rule) for rule in _RULES},
-}
-"""Each name that ``method=`` accepts besides ``"auto"``, with its method."""
+from ._minimize.subgradient import Subgradient as Subgradient

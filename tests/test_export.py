@@ -28,7 +28,7 @@ STRUCTURE = """broadcast_in_dim case concatenate constant dynamic_slice iota
 ALLOWED = set(f"{PRODUCTS} {ELEMENTWISE} {STRUCTURE}".split())
 
 # What makes no program, or a user's own; and what draws a point, which takes a QR.
-OTHERS = {"Stiefel", "Mask", "describe", "layers", "theory", "where"}
+OTHERS = {"Stiefel", "Mask", "describe", "layers", "methods", "theory", "where"}
 OTHERS |= {"Result", "scipy_objective", "prox.Regularizer"}
 DRAWN = {"stiefel.random", "initializer"}
 
@@ -44,7 +44,9 @@ SOLVERS = (
 )
 REMEMBERED = "dynamic_update_slice gather remainder scatter reduce_window"
 SAMPLED = "log_plus_one reverse shift_left shift_right_logical sort xor"
-SOLVING = ALLOWED | set(f"{REMEMBERED} {SAMPLED}".split())
+# The unit of the objective is a power of two.
+SCALED = "log round_nearest_even shift_right_arithmetic"
+SOLVING = ALLOWED | set(f"{REMEMBERED} {SAMPLED} {SCALED}".split())
 
 X, G = (
     {

@@ -58,10 +58,10 @@ def test_a_bad_option_is_one_clear_error(options, words):
 @pytest.mark.parametrize("callable_metric", [False, True])
 def test_an_indefinite_metric_is_refused(callable_metric):
     b = jnp.asarray(np.diag([-1.0] + [1.0] * (N - 1)))
-    spec = cdx.Stiefel(B=(lambda x: b @ x) if callable_metric else b)
+    metric: Any = (lambda x: b @ x) if callable_metric else b
     x0 = jnp.asarray(np.eye(N, P))
     with pytest.raises(ValueError, match="positive definite"):
-        cdx.minimize(quadratic, x0, spec)
+        cdx.minimize(quadratic, x0, cdx.Stiefel(B=metric))
 
 
 def test_a_start_off_the_manifold_is_projected_and_said_so():
@@ -79,7 +79,7 @@ def test_a_start_off_the_manifold_is_projected_and_said_so():
         (np.zeros((N, P)), "rank-deficient"),
         (np.full((N, P), np.nan), "finite"),
         (np.arange(N * P).reshape(N, P), "floating point"),
-        (np.ones((6, 8, 3)), "batch"),
+        (np.ones((6, 8, 3)), "layers.dense()"),
     ],
     ids=["zeros", "nan", "integers", "batch"],
 )

@@ -10,9 +10,9 @@ import optax
 import pytest
 import scipy.linalg
 import scipy.optimize
-from benchmarks.problems import sparse_pca
 
 import cdopt_jax as cdx
+from benchmarks.shared.problems import sparse_pca
 from tests.minimize_problems import (
     BEST,
     METRIC,

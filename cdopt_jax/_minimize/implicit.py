@@ -23,7 +23,7 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
 from cdopt_jax._minimize.loop import Data, Ending, Setup, problem_of, traced
-from cdopt_jax._minimize.problem import Point, Problem
+from cdopt_jax._minimize.problem import Point, Problem, dot
 from cdopt_jax._minimize.result import History
 
 ITERATIONS = 1000
@@ -151,7 +151,7 @@ def _conjugate_gradients(matvec: Callable[[Point], Point], b: Point) -> Point:
     def body(c):
         image = matvec(c.direction)
         size = optax.tree.norm(c.direction, squared=True)
-        bend = optax.tree.vdot(c.direction, image)
+        bend = dot(c.direction, image)
         steepest = jnp.maximum(c.steepest, bend / size)
         # What rounding leaves in the null space must not be divided by nothing.
         flat = ~(bend > 100 * precision * steepest * size)

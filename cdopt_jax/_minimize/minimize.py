@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsIndex
 
 import chex
 import jax
@@ -24,12 +24,14 @@ from cdopt_jax._minimize.checks import (
 )
 from cdopt_jax._minimize.loop import NOISE, Data, Ending, Setup, problem_of
 from cdopt_jax._minimize.method import Method
+from cdopt_jax._minimize.named import NAMED
 from cdopt_jax._minimize.optax_method import Optax, stochastic
 from cdopt_jax._minimize.problem import (
     feasibility_on_host,
     projected_on_host,
     structure_of,
 )
+from cdopt_jax._minimize.proximal import Proximal
 from cdopt_jax._minimize.result import CERTIFIED, History, Info, Result
 from cdopt_jax._minimize.run import (
     Callback,
@@ -41,7 +43,6 @@ from cdopt_jax._minimize.run import (
     history,
 )
 from cdopt_jax._minimize.static import opaque, split
-from cdopt_jax.methods import NAMED
 from cdopt_jax.prox import Regularizer
 
 LOOSE, FAINT = 1e-3, 1e-6
@@ -58,9 +59,9 @@ def minimize(
     regularizer: Regularizer | None = None,
     args: tuple[Any, ...] = (),
     tol: float | Array | None = None,
-    max_steps: int = 10_000,
+    max_steps: SupportsIndex = 10_000,
     key: Array | None = None,
-    starts: int | None = None,
+    starts: SupportsIndex | None = None,
     callback: Callback | None = None,
     progress: bool = False,
     beta: float | str | Array = "auto",
@@ -138,20 +139,20 @@ def minimize(
         0.88
     """
     check_options(f, regularizer, args, callback, starts)
-    max_steps = whole("max_steps", max_steps)
+    most = whole("max_steps", max_steps)
     warm = isinstance(x0, Result)
     start = x0.params if isinstance(x0, Result) else x0
     check_leaves(start)
     start = jax.tree.map(jnp.asarray, start)
-    chosen = _chosen(method, regularizer, batch, max_steps, warm=warm)
+    chosen = _chosen(method, regularizer, batch, most, warm=warm)
     structure, metrics = structure_of(start, mask)
     static_args, arrays = split(args)
     static_regularizer, weights = None, []
     if regularizer is not None:
         static_regularizer, weights = split(regularizer, keep_zeros=True)
-    ahead = getattr(chosen, "ahead", 0)
-    if ahead:
-        chosen = dataclasses.replace(chosen, ahead=0)
+    ahead = 0
+    if isinstance(chosen, Proximal):
+        ahead, chosen = chosen.ahead, dataclasses.replace(chosen, ahead=0)
     setup = Setup(
         f=opaque(f),
         batch=batch,
@@ -171,9 +172,9 @@ def minimize(
         strength=jnp.ones((), dtype),
         key=jax.random.key(0) if key is None else key,
     )
-    phases = [(1.0, 0.0, max_steps)]
+    phases = [(1.0, 0.0, most)]
     if ahead:
-        phases = [(FAINT, LOOSE, min(ahead, max(max_steps // 2, 1))), *phases]
+        phases = [(FAINT, LOOSE, min(ahead, max(most // 2, 1))), *phases]
     if any(isinstance(v, Tracer) for v in jax.tree.leaves((start, data))):
         if callback is not None or progress or starts is not None:
             raise error(
@@ -182,7 +183,7 @@ def minimize(
             )
         end, course = implicit.solve(setup, data, start, phases)
         return _result(setup, ahead, end, course)
-    bar = Progress(max_steps) if progress else None
+    bar = Progress(most) if progress else None
 
     def watch(info: Info) -> bool:
         if bar is not None:
@@ -196,7 +197,7 @@ def minimize(
         if switch and not ended.stopped:
             # What is smooth would have come to an end.
             setup = dataclasses.replace(setup, method=NAMED["geometric"])
-            rest = [(1.0, 0.0, max_steps)]
+            rest = [(1.0, 0.0, most)]
             ended = _run(setup, data, ended.params, rest, watch, 0, ended)
     finally:
         if bar is not None:
@@ -339,7 +340,8 @@ def _chosen(
                 "each step has its own; give an Optax optimiser, such as "
                 "optax.adam(1e-2)."
             )
-        return Optax(method if optimizer else stochastic(max_steps), sampled=True)
+        drawn = stochastic(max_steps) if isinstance(method, str) else method
+        return Optax(drawn, sampled=True)
     if isinstance(method, Method):
         found = method
     elif optimizer:

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from cdopt_jax._minimize.dissolved_lbfgs import reweighted, starting_beta
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.problem import Look, Point, Problem, dot
 
 LARGEST = 0.3
 """A step of this length stays inside the region in which h is faithful to f."""
@@ -101,8 +101,8 @@ class Newton(Method):
         found = _steihaug(hessian, state.gradient, state.radius, self.products)
         x = optax.tree.add(state.x, found.step)
         value, gradient = jax.value_and_grad(h)(x)
-        linear = optax.tree.vdot(state.gradient, found.step)
-        predicted = -linear - optax.tree.vdot(found.step, found.image) / 2
+        linear = dot(state.gradient, found.step)
+        predicted = -linear - dot(found.step, found.image) / 2
         # Near a solution both falls drown in rounding, and the step is right.
         slack = 10 * jnp.finfo(value.dtype).eps * jnp.abs(value)
         ratio = (state.value - value + slack) / (predicted + slack)
@@ -142,14 +142,14 @@ def _steihaug(
 
     def body(c):
         image = hessian(c.direction)
-        bend = optax.tree.vdot(c.direction, image)
+        bend = dot(c.direction, image)
         square = optax.tree.norm(c.residual, squared=True)
         length = square / jnp.where(bend > 0, bend, 1)
         inside = optax.tree.add_scale(c.step, length, c.direction)
         out = (bend <= 0) | (optax.tree.norm(inside) >= radius)
         # To the boundary, along this direction.
         dd = optax.tree.norm(c.direction, squared=True)
-        sd = optax.tree.vdot(c.step, c.direction)
+        sd = dot(c.step, c.direction)
         ss = optax.tree.norm(c.step, squared=True)
         root = jnp.sqrt(jnp.maximum(sd**2 + dd * (radius**2 - ss), 0))
         length = jnp.where(out, (root - sd) / dd, length)

@@ -74,7 +74,8 @@ class Optax(Method):
         gradient = problem.write(state.gradient)
         tx = self._constrained(problem)
         updates, inner = tx.update(gradient, state.optimizer, params)
-        x = problem.read(optax.apply_updates(params, updates))
+        moved: Any = optax.apply_updates(params, updates)
+        x = problem.read(moved)
         value, gradient = jax.value_and_grad(problem.value)(x)
         better = (value < state.least) | self.sampled
         return State(

@@ -149,9 +149,12 @@ def structure_of(
     metrics: list[Array | None] = []
     plain: list[Reading | None] = []
     for reading in readings:
-        array = reading is not None and not (reading.B is None or callable(reading.B))
-        metrics.append(jnp.asarray(reading.B) if reading and array else None)
-        plain.append(dataclasses.replace(reading, B=None) if array else reading)
+        if reading is None or reading.B is None or callable(reading.B):
+            metrics.append(None)
+            plain.append(reading)
+        else:
+            metrics.append(jnp.asarray(reading.B))
+            plain.append(dataclasses.replace(reading, B=None))
     structure = Structure(
         treedef=treedef,
         shapes=tuple(jnp.shape(leaf) for leaf in leaves),
@@ -346,7 +349,7 @@ class Problem(NamedTuple):
             wanted = PROXIMAL_ACCURACY * optax.tree.norm(
                 optax.tree.sub(times(new), near)
             )
-            turned = optax.tree.vdot(moved, optax.tree.sub(new, c.z)) < 0
+            turned = dot(moved, optax.tree.sub(new, c.z)) < 0
             momentum = jnp.where(turned, 1.0, c.momentum)
             grown = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
             share = jnp.where(turned, 0.0, (momentum - 1) / grown)
@@ -539,6 +542,11 @@ class Problem(NamedTuple):
     def _matrices(self, params):
         pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
         return [jnp.asarray(leaf) if r is None else r.read(leaf) for leaf, r in pairs]
+
+
+def dot(a: Point, b: Point) -> Array:
+    """The Euclidean inner product."""
+    return jnp.asarray(optax.tree.vdot(a, b))
 
 
 def feasibility_on_host(problem: Problem, params: chex.ArrayTree) -> float:

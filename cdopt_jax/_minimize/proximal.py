@@ -36,7 +36,7 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import mm, norm, per_matrix, phi
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.problem import Look, Point, Problem, dot
 from cdopt_jax._minimize.search import Trial, search
 
 DECREASE = 1e-4
@@ -367,7 +367,7 @@ def _iterate(
         off = problem.inner(bx, moved)
         new = [c + o * pace for c, o, pace in zip(dual.ahead, off, paces, strict=True)]
         change = optax.tree.sub(new, dual.multiplier)
-        turned = optax.tree.vdot(off, change) < 0
+        turned = dot(off, change) < 0
         momentum = jnp.where(turned, 1, dual.momentum)
         grown = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
         share = jnp.where(turned, 0, (momentum - 1) / grown)
@@ -423,7 +423,7 @@ def _barzilai_borwein(state, new, *, alternate):
     """The inverse curvature along the last step, as the directions show it."""
     s = optax.tree.sub(new.x, state.now.x)
     y = optax.tree.sub(new.direction, state.now.direction)
-    bent = jnp.abs(optax.tree.vdot(s, y))
+    bent = jnp.abs(dot(s, y))
     found = optax.tree.norm(s, squared=True) / bent
     if alternate:
         # With r, short steps cost ten times as many.

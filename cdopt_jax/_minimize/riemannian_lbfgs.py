@@ -19,7 +19,7 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import mm
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.problem import Look, Point, Problem, dot
 from cdopt_jax._minimize.search import search
 
 MEMORY = 5
@@ -142,7 +142,7 @@ class Tangential(Method):
         """One step."""
         now, x, d = state.now, state.now.x, state.now.direction
         move = secant(state.pairs, d)
-        slope = optax.tree.vdot(move, d)
+        slope = dot(move, d)
         sizes = optax.tree.norm(move) * now.residual
         # Uphill, or without pairs: straight down.
         down = (state.pairs.known == 0) | ~(slope < -1e-10 * sizes)
@@ -265,7 +265,7 @@ def remember(pairs: Pairs, s: Point, old: Point, new: Point) -> Pairs:
         new: The direction after it.
     """
     y = optax.tree.sub(new, old)
-    bent = optax.tree.vdot(s, y)
+    bent = dot(s, y)
     curved = bent > 1e-10 * optax.tree.norm(s) * optax.tree.norm(y)
     slot = pairs.known % pairs.steps_changes.shape[0]
 
@@ -274,7 +274,7 @@ def remember(pairs: Pairs, s: Point, old: Point, new: Point) -> Pairs:
 
     steps, changes = put(pairs.steps, s), put(pairs.changes, y)
     after = jnp.stack([_products(steps, new), _products(changes, new)])
-    before = jnp.stack([optax.tree.vdot(s, old), optax.tree.vdot(y, old)])
+    before = jnp.stack([dot(s, old), dot(y, old)])
     column, across = after - pairs.with_direction.at[:, slot].set(before)
     # Of s with a later y alone: the other products are not looked at.
     mixed = pairs.steps_changes.at[:, slot].set(column).at[slot, slot].set(bent)
