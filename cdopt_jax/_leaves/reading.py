@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cdopt_jax._checks import definiteness_fault, metric_fault
+from cdopt_jax._checks import check_count, definiteness_fault, metric_fault, takes
 from cdopt_jax._errors import error, naming
 from cdopt_jax._math.products import Form, Metric, widen
 from cdopt_jax._math.sharding import (
@@ -85,10 +85,7 @@ class Stiefel:
                 raise error(
                     f"{label} must be an axis or a tuple of axes; it is {axes!r}."
                 )
-        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool):
-            raise error(f"blocks must be a whole number; it is {self.blocks!r}.")
-        if self.blocks < 1:
-            raise error(f"blocks must be 1 or more; it is {self.blocks}.")
+        check_count("blocks", self.blocks)
         if isinstance(self.sharding, NamedSharding):
             object.__setattr__(self, "sharding", self.sharding.spec)
         if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
@@ -96,7 +93,14 @@ class Stiefel:
                 "sharding must be a jax.sharding.PartitionSpec, with an entry for each "
                 f"axis of the leaf; it is {self.sharding!r}."
             )
-        if self.B is None or callable(self.B):
+        if self.B is None:
+            return
+        if callable(self.B) and not isinstance(self.B, type):
+            if not takes(self.B, 1):
+                raise error(
+                    "B must be a function of one argument, x ↦ Bx, or an array; "
+                    f"{self.B!r} does not take one argument."
+                )
             return
         if fault := metric_fault(self.B) or definiteness_fault(self.B):
             raise error(f"{fault}.")
@@ -222,7 +226,8 @@ def _readings_that_fit(shape):
     return (
         f"Write layers.dense() for a stack of {stack} matrices, as scan and vmap over "
         f"layers make it; layers.conv({conv}) for a convolution over {conv} "
-        f"{'axis' if conv == 1 else 'axes'}; layers.attention() or "
+        f"{'axis' if conv == 1 else 'axes'}, or layers.torch_conv({conv}) in the "
+        "layout of PyTorch and Equinox; layers.attention() or "
         "layers.attention_out() for a kernel with an axis of heads; or "
         f"Stiefel(rows={rows}, columns=-1) for one matrix of {n} × {p}."
     )
