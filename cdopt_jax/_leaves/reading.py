@@ -217,19 +217,30 @@ class Reading:
         return math.prod(self._sizes(axes))
 
 
-def _readings_that_fit(shape):
-    """The readings of `layers` that a leaf with this shape may be meant to have."""
+def readings_that_fit(axes: int) -> list[str]:
+    """The readings of `layers` that a leaf with three axes or more may have."""
+    window = axes - 2
+    return [
+        "dense()",
+        f"conv({window})",
+        f"torch_conv({window})",
+        "attention()",
+        "attention_out()",
+    ]
+
+
+def _what_to_write(shape):
+    """How to say in which way a leaf of this shape is meant to be read."""
+    dense, conv, torch_conv, attention, attention_out = readings_that_fit(len(shape))
     stack = " × ".join(str(n) for n in shape[:-2])
-    n, p = math.prod(shape[:-1]), shape[-1]
-    conv = len(shape) - 2
     rows = tuple(range(len(shape) - 1))
     return (
-        f"Write layers.dense() for a stack of {stack} matrices, as scan and vmap over "
-        f"layers make it; layers.conv({conv}) for a convolution over {conv} "
-        f"{'axis' if conv == 1 else 'axes'}, or layers.torch_conv({conv}) in the "
-        "layout of PyTorch and Equinox; layers.attention() or "
-        "layers.attention_out() for a kernel with an axis of heads; or "
-        f"Stiefel(rows={rows}, columns=-1) for one matrix of {n} × {p}."
+        f"Write layers.{dense} for a stack of {stack} matrices, as scan and vmap over "
+        f"layers make it; layers.{conv} for the kernel of a convolution, or "
+        f"layers.{torch_conv} in the layout of PyTorch and Equinox; layers.{attention} "
+        f"or layers.{attention_out} for a kernel with an axis of heads; or "
+        f"Stiefel(rows={rows}, columns=-1) for one matrix of "
+        f"{math.prod(shape[:-1])} × {shape[-1]}."
     )
 
 
@@ -271,7 +282,7 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
         raise fault(
             "a leaf that has neither two axes nor four can be read in several ways, "
             "and the mask must say in which",
-            _readings_that_fit(shape),
+            _what_to_write(shape),
         )
     given = _tuple(spec.columns) + (() if spec.rows is None else _tuple(spec.rows))
     if any(not -ndim <= a < ndim for a in given):

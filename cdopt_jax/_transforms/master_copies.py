@@ -201,7 +201,7 @@ def _check_state(state, params, dtype):
         halves = [path for path, shape in rows if shape is not None]
         raise error(
             "the state must be that of these parameters, with a copy of each leaf of "
-            f"lower precision than {jnp.dtype(dtype)} and of no other; those leaves are "
-            f"{listing(halves) or 'none'}. Write state = tx.init(params) for parameters "
-            "in the dtype they are trained in."
+            f"lower precision than {jnp.dtype(dtype)} and of no other; those leaves "
+            f"are {listing(halves) or 'none'}. Write state = tx.init(params) for "
+            "parameters in the dtype they are trained in."
         )
