@@ -1,6 +1,8 @@
 """What input is refused: hyper-parameters, metrics, optimisers, points."""
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
 from ._errors import error
 from ._math.products import AxisName
@@ -17,14 +18,118 @@ from ._math.sharding import Layout
 
 def check_positive(label: str, value: Any) -> None:
     """Raise unless ``value`` is a schedule, a traced number, or a number above zero."""
-    number = isinstance(value, int | float | np.number | np.ndarray | Array)
-    complex_ = number and jnp.iscomplexobj(value)
-    if not (number or callable(value)) or isinstance(value, bool) or complex_:
-        raise error(f"{label} must be a number or a schedule; it is {value!r}.")
-    # Arrays are left alone: `optax.inject_hyperparams` passes traced ones.
-    known = isinstance(value, int | float | np.number)
-    if known and not (value > 0 and math.isfinite(value)):
-        raise error(f"{label} must be above zero and finite; it is {value}.")
+    if not callable(value) or isinstance(value, type):
+        check_number(label, value, kinds="a number or a schedule")
+    elif not takes(value, 1):
+        raise error(
+            f"{label} is a schedule and must take one argument, the number of steps so "
+            f"far, as optax.cosine_decay_schedule(0.1, 100) does; {value!r} does not."
+        )
+
+
+def check_number(
+    label: str, value: Any, *, zero: bool = False, kinds: str = "a number"
+) -> None:
+    """Raise unless ``value`` is a traced number, or a finite number above zero.
+
+    Args:
+        label: What the number is called.
+        value: The number. An array may be zero: `optax.inject_hyperparams` passes the
+            values of schedules as arrays, and a schedule may begin or end at zero.
+        zero: Whether a number may be zero, too.
+        kinds: What it may be, in words.
+    """
+    if not is_number(value):
+        raise error(f"{label} must be {kinds}; it is {value!r}.")
+    if not is_known(value):
+        return
+    if isinstance(value, np.ndarray | Array):
+        zero = True
+    number = float(value)
+    if not (number >= 0 if zero else number > 0) or not math.isfinite(number):
+        least = "zero or above" if zero else "above zero"
+        raise error(f"{label} must be {least} and finite; it is {value}.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is one real number, which may be traced."""
+    if isinstance(value, bool) or not isinstance(
+        value, int | float | np.number | np.ndarray | Array
+    ):
+        return False
+    dtype = jnp.result_type(value)
+    real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    return real and jnp.shape(value) == ()
+
+
+def is_known(value: Any) -> bool:
+    """Whether the values of an array can be looked at."""
+    unknown = isinstance(value, Tracer | jax.ShapeDtypeStruct)
+    return not unknown and getattr(value, "is_fully_addressable", True)
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with that many arguments, if it tells."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin that does not tell
+        return True
+    return True
+
+
+def check_count(label: str, value: Any) -> None:
+    """Raise unless ``value`` is a whole number of one or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise error(f"{label} must be a whole number of 1 or more; it is {value!r}.")
+
+
+def check_flag(label: str, value: Any) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise error(f"{label} must be True or False; it is {value!r}.")
+
+
+def check_key(key: Any) -> None:
+    """Raise unless this is one JAX random key, of the new kind or the old."""
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if new else dtype == jnp.uint32 and shape == (2,)):
+        raise error(
+            f"key must be one JAX random key, such as jax.random.key(0); it is {key!r}."
+        )
+
+
+def check_shape(shape: Any) -> None:
+    """Raise unless this is a shape: a sequence of whole numbers."""
+    if isinstance(shape, tuple | list) and all(_is_whole(size) for size in shape):
+        return
+    raise error(f"shape must be a tuple of whole numbers; it is {shape!r}.")
+
+
+def _is_whole(size):
+    return isinstance(size, int | np.integer) and not isinstance(size, bool)
+
+
+def check_dtype(dtype: Any) -> Any:
+    """The dtype that is meant, JAX's default float for None; raise if it is none."""
+    try:
+        if not isinstance(dtype, np.ndarray | Array):
+            return jnp.result_type(float if dtype is None else dtype)
+    except TypeError:
+        pass
+    raise error(f"dtype must be a dtype, such as jnp.float32; it is {dtype!r}.")
+
+
+def check_value(value: Any, hint: str = "") -> None:
+    """Raise unless an objective returned one real number."""
+    if is_number(value):
+        return
+    what = f"a {type(value).__name__}"
+    if hasattr(value, "dtype"):
+        what = f"an array of shape {jnp.shape(value)} and dtype {value.dtype}"
+    raise error(f"f must return one real number; it returned {what}.{hint}")
 
 
 def check_beta(beta: Any) -> bool:
@@ -39,11 +144,7 @@ def check_beta(beta: Any) -> bool:
 
 def check_fraction(label: str, value: Any) -> None:
     """Raise unless ``value`` is a number between 0 and 1, neither included."""
-    number = isinstance(value, int | float | np.number | np.ndarray | Array)
-    known = number and not isinstance(value, Tracer | bool)
-    if isinstance(value, Tracer) and value.shape == ():
-        return
-    if not known or np.shape(value) != () or not 0 < float(value) < 1:
+    if not is_number(value) or (is_known(value) and not 0 < float(value) < 1):
         raise error(
             f"{label} must be a number between 0 and 1, such as 0.5; it is {value!r}."
         )
@@ -51,7 +152,8 @@ def check_fraction(label: str, value: Any) -> None:
 
 def check_optimizer(optimizer: Any) -> None:
     """Raise on an object without ``init`` and ``update``."""
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+    parts = [getattr(optimizer, name, None) for name in ("init", "update")]
+    if isinstance(optimizer, type) or not all(callable(part) for part in parts):
         raise error(
             "optimizer must be an Optax optimiser, such as optax.adam(1e-2); it is "
             f"{optimizer!r}."
@@ -64,6 +166,12 @@ def check_regularizer(regularizer: Any, kind: type) -> None:
         raise error(
             "regularizer must be a Regularizer(value, prox), such as prox.l1(1e-4) or "
             f"prox.none(); it is {regularizer!r}."
+        )
+    prox = getattr(regularizer, "prox", None)
+    if not callable(prox) or not takes(prox, 2):
+        raise error(
+            "the proximal map of a regularizer must be a function of the parameters "
+            f"and a step, prox(x, step); it is {prox!r}."
         )
 
 
@@ -78,11 +186,16 @@ def check_params(params: Any) -> None:
 
 def schedule_value(value: Any, step: Array) -> Any:
     """The value of a number or a schedule at a step."""
-    return value(step) if callable(value) else value
+    if not callable(value):
+        return value
+    made = value(step)
+    if not is_number(made):
+        raise error(f"a schedule must return a number; {value!r} returned {made!r}.")
+    return made
 
 
 def metric_fault(
-    B: ArrayLike,
+    B: Any,
     n: int | None = None,
     layout: Layout | None = None,
     axis_name: AxisName = None,
@@ -95,7 +208,7 @@ def metric_fault(
         layout: The layout of the leaf to which B is to be applied.
         axis_name: The mapped axes that split the rows, inside ``shard_map``.
     """
-    if not hasattr(B, "shape"):
+    if not isinstance(B, np.ndarray | Array):
         return f"B must be an array or a callable; it is {B!r}"
     shape, dtype = jnp.shape(B), jnp.result_type(B)
     if len(shape) != 2 or shape[0] != shape[1] or n not in (None, shape[0]):
@@ -110,7 +223,7 @@ def metric_fault(
         )
     if layout is not None and (fault := _misfit(B, layout)):
         return fault
-    if not isinstance(B, Tracer) and getattr(B, "is_fully_addressable", True):
+    if is_known(B):
         b = np.asarray(B, np.float64)
         if not np.isfinite(b).all():
             return "B must be finite"
@@ -125,18 +238,32 @@ def metric_fault(
     return None
 
 
-def definiteness_fault(B: ArrayLike) -> str | None:
-    """Why an array whose values are known is not positive definite, or None."""
-    if isinstance(B, Tracer) or not getattr(B, "is_fully_addressable", True):
+def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
+    """Why a metric is not positive definite, as far as that is known, or None.
+
+    Args:
+        B: The metric. Of a callable nothing is known but what it does to ``x``.
+        x: Matrices of full rank.
+    """
+    if B is None or not is_known(B if x is None else x):
         return None
-    b = np.asarray(B, np.float64)
+    what = "its least eigenvalue"
+    if callable(B):
+        if x is None:
+            return None
+        a, bx = np.asarray(x, np.float64), np.asarray(B(x), np.float64)
+        b = np.swapaxes(a, -1, -2) @ bx
+        what = "the least eigenvalue of xᵀBx"
+    else:
+        b = np.asarray(B, np.float64)
+    b = (b + np.swapaxes(b, -1, -2)) / 2
     try:
-        np.linalg.cholesky((b + b.T) / 2)
+        np.linalg.cholesky(b)
     except np.linalg.LinAlgError:
         least = np.linalg.eigvalsh(b).min()
         return (
-            f"B must be positive definite; its least eigenvalue is {least:.1e}. Write "
-            "B + ε·I if it is singular"
+            f"B must be positive definite; {what} is {least:.1e}. Write B + ε·I if it "
+            "is singular"
         )
     return None
 
@@ -161,7 +288,7 @@ def _misfit(B, layout):
 
 def projection_fault(x: Array) -> str | None:
     """Why the matrices have no nearest point, where their values are known."""
-    if isinstance(x, Tracer) or not x.is_fully_addressable:
+    if not is_known(x):
         return None
     a = np.asarray(x, np.float64)
     if not np.isfinite(a).all():

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import stiefel
-from ._checks import check_beta, projection_fault
+from ._checks import (
+    check_beta,
+    check_flag,
+    check_value,
+    definiteness_fault,
+    projection_fault,
+)
 from ._errors import error, naming, public, user_code
 from ._leaves.masks import Mask
 from ._leaves.paths import describe_leaf, leaf_paths, leaves_beside
@@ -35,7 +41,7 @@ def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
         >>> print(f"{cdx.dissolve(params, cdx.where('w'))['w'][0, 0]:.3f}")
         1.003
     """
-    return _apply(stiefel.dissolve, View(params, mask, together=False))
+    return _apply(stiefel.dissolve, _values(params, mask))
 
 
 @public("project")
@@ -59,10 +65,13 @@ def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
         >>> cdx.feasibility(cdx.project(params))["w"] < 1e-5
         Array(True, dtype=bool)
     """
-    view = View(params, mask, together=False)
+    view = _values(params, mask)
     for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
-        if fault := projection_fault(r.read(leaf)):
+        x = r.read(leaf)
+        if fault := projection_fault(x):
             raise error(f"{describe_leaf(path, leaf)} and {fault}")
+        if callable(r.B) and (fault := definiteness_fault(r.B, x)):
+            raise error(f"{fault}. {describe_leaf(path, leaf)}.")
     return _apply(stiefel.project, view)
 
 
@@ -82,7 +91,7 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
         >>> print(cdx.feasibility({"w": 2 * jnp.eye(3, 1)})["w"])
         3.0
     """
-    view = View(params, mask, together=False)
+    view = _values(params, mask)
     distances = view.largest(
         lambda group: stiefel.feasibility(group.x, **group.form.arguments)
     )
@@ -112,7 +121,7 @@ def stationarity(
         >>> print(cdx.stationarity({"w": -g / 2}, {"w": g})["w"])
         0.0
     """
-    view = View(params, mask, together=False)
+    view = _values(params, mask)
 
     def squares(group, g):
         d = stiefel.vjp(group.x, g, **group.form.arguments)
@@ -170,14 +179,17 @@ def objective(
                 "which to evaluate a schedule."
             )
         auto = check_beta(beta)
+        check_flag("has_aux", has_aux)
 
     @public("objective")
     def h(params, *args, **kwargs):
-        view = View(params, mask, together=False)
+        view = _values(params, mask)
         point = _apply(stiefel.dissolve, view)
         with user_code():
             out = f(point, *args, **kwargs)
-        value, aux = out if has_aux else (out, None)
+        value, aux = _value_and_aux(out) if has_aux else (out, None)
+        pair = isinstance(out, tuple) and not has_aux
+        check_value(value, " Write has_aux=True." if pair else "")
         betas: Any = beta
         if auto:
             with user_code():
@@ -194,6 +206,28 @@ def objective(
         return (value, aux) if has_aux else value
 
     return h
+
+
+def _values(params, mask):
+    """The view of parameters whose values are needed, leaf by leaf."""
+    view = View(params, mask, together=False)
+    for path, leaf in zip(view.paths, view.points, strict=True):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise error(
+                "the parameters must have values; "
+                f"{describe_leaf(path, leaf)} and none. For shapes alone, call this "
+                "under jax.eval_shape."
+            )
+    return view
+
+
+def _value_and_aux(out):
+    if isinstance(out, tuple | list) and len(out) == 2:
+        return out
+    raise error(
+        "f must return a pair of its value and something else where has_aux is True; "
+        f"it returned a {type(out).__name__}."
+    )
 
 
 def _apply(fn, view):

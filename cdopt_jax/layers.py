@@ -1,11 +1,14 @@
 """How the kernels of common layers are read, so that no one has to count axes.
 
-Each function returns a `Stiefel` for the layouts of Flax. Axes are counted from the
-end, so that what `scan` or `vmap` over layers puts in front is a stack of matrices.
-Whether it is the columns or the rows that become orthonormal is a matter of shape
-alone: it is those along the shorter side.
+Each function returns a `Stiefel`. `torch_linear` and `torch_conv` are for the layouts
+of PyTorch and Equinox, where outputs come first, and the others for those of Flax. Axes
+are counted from the end, so that what `scan` or `vmap` over layers puts in front is a
+stack of matrices. Whether it is the columns or the rows that become orthonormal is a
+matter of shape alone: it is those along the shorter side.
 """
 
+from ._checks import check_count, check_flag
+from ._errors import public
 from ._leaves.reading import Stiefel
 from ._math.products import Metric
 
@@ -18,9 +21,12 @@ __all__ = [
     "embedding",
     "fused",
     "recurrent",
+    "torch_conv",
+    "torch_linear",
 ]
 
 
+@public("layers.dense")
 def dense(B: Metric = None) -> Stiefel:
     """A dense kernel ``(in, out)``.
 
@@ -30,6 +36,7 @@ def dense(B: Metric = None) -> Stiefel:
     return Stiefel(rows=-2, columns=-1, B=B)
 
 
+@public("layers.embedding")
 def embedding(B: Metric = None) -> Stiefel:
     """An embedding table ``(entries, features)``: orthonormal features.
 
@@ -39,6 +46,7 @@ def embedding(B: Metric = None) -> Stiefel:
     return Stiefel(rows=-2, columns=-1, B=B)
 
 
+@public("layers.conv")
 def conv(spatial: int = 2, groups: int = 1, B: Metric = None) -> Stiefel:
     """A convolution kernel ``(*window, in/groups, out)``, in the paper's reshape.
 
@@ -51,10 +59,13 @@ def conv(spatial: int = 2, groups: int = 1, B: Metric = None) -> Stiefel:
             for a depthwise convolution the number of input features.
         B: The metric of the generalized constraint, as in `Stiefel`.
     """
+    check_count("spatial", spatial)
+    check_count("groups", groups)
     rows = tuple(range(-spatial - 2, -1))
     return Stiefel(rows=rows, columns=-1, B=B, blocks=groups)
 
 
+@public("layers.conv_transpose")
 def conv_transpose(spatial: int = 2, B: Metric = None) -> Stiefel:
     """A transposed convolution kernel ``(*window, in, out)``.
 
@@ -66,10 +77,12 @@ def conv_transpose(spatial: int = 2, B: Metric = None) -> Stiefel:
         spatial: How many axes the window has: 2 for images.
         B: The metric of the generalized constraint, as in `Stiefel`.
     """
+    check_count("spatial", spatial)
     rows = (*range(-spatial - 2, -2), -1)
     return Stiefel(rows=rows, columns=-2, B=B)
 
 
+@public("layers.attention")
 def attention(*, per_head: bool = True, B: Metric = None) -> Stiefel:
     """The query, key or value kernel ``(in, heads, head_dim)`` of an attention layer.
 
@@ -78,9 +91,11 @@ def attention(*, per_head: bool = True, B: Metric = None) -> Stiefel:
             together are one of shape ``(in, heads * head_dim)``.
         B: The metric of the generalized constraint, as in `Stiefel`.
     """
+    check_flag("per_head", per_head)
     return Stiefel(rows=-3, columns=-1 if per_head else (-2, -1), B=B)
 
 
+@public("layers.attention_out")
 def attention_out(*, per_head: bool = True, B: Metric = None) -> Stiefel:
     """The output kernel ``(heads, head_dim, out)`` of an attention layer.
 
@@ -92,9 +107,11 @@ def attention_out(*, per_head: bool = True, B: Metric = None) -> Stiefel:
             together are one of shape ``(heads * head_dim, out)``.
         B: The metric of the generalized constraint, as in `Stiefel`.
     """
+    check_flag("per_head", per_head)
     return Stiefel(rows=-2 if per_head else (-3, -2), columns=-1, B=B)
 
 
+@public("layers.recurrent")
 def recurrent(gates: int = 1, B: Metric = None) -> Stiefel:
     """The kernel ``(in, gates * features)`` of a recurrent cell, gate by gate.
 
@@ -103,9 +120,11 @@ def recurrent(gates: int = 1, B: Metric = None) -> Stiefel:
             ``GRUCell``, and 1 for Linen's cells, which keep their gates apart.
         B: The metric of the generalized constraint, as in `Stiefel`.
     """
+    check_count("gates", gates)
     return fused(gates, B)
 
 
+@public("layers.fused")
 def fused(blocks: int, B: Metric = None) -> Stiefel:
     """A dense kernel ``(in, blocks * out)`` that holds several side by side.
 
@@ -115,3 +134,36 @@ def fused(blocks: int, B: Metric = None) -> Stiefel:
         B: The metric of the generalized constraint, as in `Stiefel`.
     """
     return Stiefel(rows=-2, columns=-1, B=B, blocks=blocks)
+
+
+@public("layers.torch_linear")
+def torch_linear(blocks: int = 1, B: Metric = None) -> Stiefel:
+    """A weight ``(out, in)`` of a linear layer of PyTorch or Equinox.
+
+    Args:
+        blocks: How many weights it holds one above the other, each a matrix of its
+            own: 4 for an LSTM and 3 for a GRU, 3 for PyTorch's ``in_proj_weight``, and
+            the number of heads for the projections of Equinox's attention.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    check_count("blocks", blocks)
+    return Stiefel(rows=-1, columns=-2, B=B, blocks=blocks)
+
+
+@public("layers.torch_conv")
+def torch_conv(spatial: int = 2, groups: int = 1, B: Metric = None) -> Stiefel:
+    """A convolution kernel ``(out, in/groups, *window)`` of PyTorch or Equinox.
+
+    The matrices are those that `conv` makes of the same layer in Flax. A transposed
+    convolution of PyTorch, whose kernel is ``(in, out/groups, *window)``, is read by
+    this function too, and then like `conv_transpose`.
+
+    Args:
+        spatial: How many axes the window has: 2 for images.
+        groups: The ``groups`` of the layer, with a matrix for each group.
+        B: The metric of the generalized constraint, as in `Stiefel`.
+    """
+    check_count("spatial", spatial)
+    check_count("groups", groups)
+    rows = tuple(range(-spatial - 1, 0))
+    return Stiefel(rows=rows, columns=-spatial - 2, B=B, blocks=groups)

@@ -25,13 +25,24 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike, DTypeLike
 
-from ._checks import metric_fault, projection_fault
+from ._checks import (
+    check_dtype,
+    check_key,
+    check_shape,
+    definiteness_fault,
+    is_known,
+    metric_fault,
+    projection_fault,
+    takes,
+)
+from ._errors import naming
 from ._math.products import (
     AxisName,
     Form,
     Metric,
     dissolved_gradient,
     eye,
+    image_fault,
     map_factor,
     mm,
     norm,
@@ -168,7 +179,14 @@ def gradient(
         The gradient of h, of the shape and dtype of ``x``.
     """
     (x, g), form, done = _prepare("gradient", B, axis_name, x, g=g)
-    beta = per_matrix(jnp.asarray(beta, x.dtype))
+    beta = _array("gradient", "beta", beta)
+    fits = beta.shape in ((), x.shape[:-2], x.shape[1:-2])  # x may have been lifted
+    if jnp.iscomplexobj(beta) or not fits or (is_known(beta) and not (beta >= 0).all()):
+        raise ValueError(
+            "stiefel.gradient: beta must be a number of zero or above, or one for each "
+            f"matrix; it is {beta}."
+        )
+    beta = per_matrix(beta.astype(x.dtype))
     return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
 
@@ -208,6 +226,8 @@ def project(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Ar
     (x,), form, done = _prepare("project", B, axis_name, x)
     if fault := projection_fault(x):
         raise ValueError(f"stiefel.project: x has shape {x.shape} and {fault}")
+    if fault := definiteness_fault(form.B, x):
+        raise ValueError(f"stiefel.project: {fault}.")
     polar = _polar if callable(form.B) else _compiled_polar
     return done(polar(x, form.B, axis_name))
 
@@ -257,12 +277,11 @@ def random(
     Returns:
         A point drawn from the invariant distribution.
     """
-    dtype = jnp.result_type(float if dtype is None else dtype)
-    if not isinstance(shape, tuple | list):
-        raise ValueError(
-            f"stiefel.random: shape must be a tuple (*batch, n, p); it is {shape!r}."
-        )
-    _check("random", "the point", shape, dtype)
+    with naming("stiefel.random"):
+        check_key(key)
+        check_shape(shape)
+        dtype = check_dtype(dtype)
+    _check("random", "the point", tuple(shape), dtype)
     q, r = jnp.linalg.qr(jax.random.normal(key, shape, widen(dtype)))
     # Without the signs of R's diagonal, Q follows the routine's convention instead.
     sign = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
@@ -332,7 +351,7 @@ def _prepare(
     That is from the dtype of the computation to that of ``x``, and from split rows to
     the layout of ``x``. Results that are not like ``x`` should not be lifted.
     """
-    x = jnp.asarray(x)
+    x = _array(name, "x", x)
     shape, dtype = x.shape, x.dtype
     _check(name, "x", shape, dtype, axis_name)
     layout = None
@@ -354,18 +373,19 @@ def _prepare(
 
     arrays, metric = [x := enter(x)], B
     if callable(B):
-        made = jax.eval_shape(B, x).shape
-        if made != x.shape:
+        if not takes(B, 1):
             raise ValueError(
-                f"stiefel.{name}: B must map {x.shape} to {x.shape}; it returned "
-                f"{made}."
+                f"stiefel.{name}: B must be a function of one argument, x ↦ Bx, or an "
+                f"array; {B!r} does not take one argument."
             )
+        if fault := image_fault(jax.eval_shape(B, x), x):
+            raise ValueError(f"stiefel.{name}: {fault}")
     elif B is not None:
         if fault := metric_fault(B, shape[-2], layout, axis_name):
             raise ValueError(f"stiefel.{name}: {fault}.")
         B = jnp.asarray(B, x.dtype)
     for label, v in others.items():
-        d = jnp.asarray(v)
+        d = _array(name, label, v)
         if d.shape != shape or not jnp.issubdtype(d.dtype, jnp.floating):
             raise ValueError(
                 f"stiefel.{name}: {label} must be a real floating-point array of the "
@@ -375,8 +395,29 @@ def _prepare(
     return arrays, Form(B=metric, axis_name=axis_name), leave
 
 
+def _array(name, label, value):
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"stiefel.{name}: {label} must be an array; it is of type "
+            f"{type(value).__name__}."
+        ) from None
+
+
+def _parts(name, axis_name):
+    """Into how many parts the rows are split."""
+    try:
+        return 1 if axis_name is None else lax.psum(1, axis_name)
+    except (NameError, TypeError, ValueError):
+        raise ValueError(
+            f"stiefel.{name}: axis_name must name axes that are mapped, and "
+            f"{axis_name!r} is not here; give it inside of shard_map alone."
+        ) from None
+
+
 def _check(name, label, shape, dtype, axis_name=None):
-    parts = 1 if axis_name is None else lax.psum(1, axis_name)
+    parts = _parts(name, axis_name)
     if len(shape) < 2 or shape[-2] * parts < shape[-1] or min(shape) < 1:
         raise ValueError(
             f"stiefel.{name}: {label} must have shape (*batch, n, p), n ≥ p ≥ 1; it "

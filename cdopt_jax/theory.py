@@ -15,33 +15,51 @@ import jax.numpy as jnp
 from jax import Array
 
 from . import stiefel
-from ._errors import public
+from ._checks import check_count, check_key, check_number, check_value, is_known
+from ._errors import error, public, user_code
 from ._leaves.masks import Mask
 from ._leaves.view import View
 
 
+@public("theory.penalty_weight")
 def penalty_weight(gradient_bound: float, direction_bound: float) -> float:
     """The least β for Algorithm 1: max(16M₁, 60M̃)."""
+    check_number("gradient_bound", gradient_bound, zero=True)
+    check_number("direction_bound", direction_bound, zero=True)
     return max(16 * gradient_bound, 60 * direction_bound)
 
 
+@public("theory.step_size")
 def step_size(beta: float) -> float:
     """The longest step of Algorithm 1: 1/(2β)."""
+    check_number("beta", beta)
     return 1 / (2 * beta)
 
 
+@public("theory.proximal_step_size")
 def proximal_step_size(direction_bound: float, lipschitz: float) -> float:
     """The longest step of Algorithm 2: 1/(19(M̃ + M_r))."""
-    return 1 / (19 * (direction_bound + lipschitz))
+    check_number("direction_bound", direction_bound, zero=True)
+    check_number("lipschitz", lipschitz, zero=True)
+    total = direction_bound + lipschitz
+    if is_known(total) and not total > 0:
+        raise error("direction_bound and lipschitz must not both be zero.")
+    return 1 / (19 * total)
 
 
+@public("theory.stationary_radius")
 def stationary_radius(beta: float, gradient_bound: float) -> float:
     """The r below which stationary points of h are those of f: β/(2β + 8M₁)."""
+    check_number("beta", beta)
+    check_number("gradient_bound", gradient_bound, zero=True)
     return beta / (2 * beta + 8 * gradient_bound)
 
 
+@public("theory.minimizer_radius")
 def minimizer_radius(beta: float, gradient_bound: float) -> float:
     """The r below which local minimisers of h are those of f: β/(2β + 16M₁)."""
+    check_number("beta", beta)
+    check_number("gradient_bound", gradient_bound, zero=True)
     return beta / (2 * beta + 16 * gradient_bound)
 
 
@@ -67,6 +85,10 @@ def estimate_gradient_bound(
         The largest Frobenius norm of the gradient with respect to one constrained
         leaf.
 
+    Raises:
+        ValueError: On an f that does not return a number, on something that is no
+            random key, and on samples that are not a whole number of 1 or more.
+
     Examples:
         >>> import jax, jax.numpy as jnp, cdopt_jax as cdx
         >>> m = jnp.diag(jnp.array([1.0, 4.0, 2.0, 3.0]))
@@ -76,7 +98,17 @@ def estimate_gradient_bound(
         >>> bool(3 < m1 < 4 * 3**0.5)  # ‖mx‖ ≤ ‖m‖₂‖x‖, and ‖x‖² ≤ 2 + √2
         True
     """
+    if not callable(f):
+        raise error(f"f must be a function of the parameters; it is {f!r}.")
+    check_key(key)
+    check_count("samples", samples)
     view = View(params, mask, together=False)
+
+    def value(params):
+        with user_code():
+            found = f(params)
+        check_value(found)
+        return found
 
     def draw(group, keys):
         shape, dtype = group.x.shape, group.x.dtype
@@ -93,7 +125,7 @@ def estimate_gradient_bound(
         points = view.map(lambda group: draw(group, next(keys)))
         pairs = zip(points, view.points, strict=True)
         points = [y.astype(x.dtype) for y, x in pairs]
-        grads = jax.grad(f)(view.merge(points, params))
+        grads = jax.grad(value)(view.merge(points, params))
         grads = view.select(grads, "gradients")
         return jnp.max(jnp.stack([jnp.linalg.norm(jnp.ravel(g)) for g in grads]))
 

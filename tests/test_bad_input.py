@@ -4,6 +4,7 @@ A row of the table is a call and the words its message must hold: the function, 
 leaf's path, its shape and dtype, and what to do.
 """
 
+import re
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax.core import freeze
 
 import cdopt_jax
 
@@ -160,6 +162,306 @@ def number_rows() -> dict[str, Row]:
                 ),
                 [f"{name}: radius must be a number between 0 and 1", f"{value!r}"],
             )
+    return rows
+
+
+def more_rows() -> dict[str, Row]:
+    """What real users wrote, and what was tried on purpose."""
+    rows: dict[str, Row] = {}
+
+    def masked(kind, mask, *words):
+        for name in ("project", "describe"):
+            call = getattr(cdx, name)
+            row = (
+                (lambda call=call, mask=mask: call(PARAMS, mask)),
+                [
+                    f"{name}: mask",
+                    *words,
+                ],
+            )
+            rows[f"{name}-mask-{kind}"] = row
+        rows[f"constrain-mask-{kind}"] = (
+            lambda mask=mask: TRANSFORMATIONS["constrain"](mask).init(PARAMS),
+            ["constrain: mask", *words],
+        )
+
+    masked("string", "*/kernel", "where('*/kernel')")
+    masked("returns-None", lambda _: None, "returned None", "jax.tree.map")
+    masked("of-path-and-leaf", lambda _path, _leaf: True, "one argument", "where(")
+    masked("without-arguments", lambda: MASK, "one argument", "the parameters")
+    masked("dtype", jnp.float32, "class float32", 'where("*/kernel")')
+    masked("FrozenDict", freeze(MASK), "FrozenDict", "dict", "jax.tree.map")
+
+    for kind, b in {"negative": -jnp.eye(4), "zero": jnp.zeros((4, 4))}.items():
+        words = ["B must be positive definite"]
+        rows[f"Stiefel-B-{kind}"] = (lambda b=b: S(B=b)), ["Stiefel: ", *words]
+        for name in ("project", "dissolve", "residual"):
+            call = getattr(stiefel, name)
+            row = (lambda call=call, b=b: call(W, B=b)), [f"stiefel.{name}:", *words]
+            rows[f"stiefel-{name}-B-{kind}"] = row
+        rows[f"stiefel-random-B-{kind}"] = (
+            lambda b=b: stiefel.random(key, (4, 2), B=b),
+            ["B must be positive definite"],
+        )
+    singular = jnp.ones((4, 4))
+    rows["stiefel-project-B-singular"] = (
+        lambda: stiefel.project(W, B=singular),
+        ["stiefel.project: B must be positive definite", "eigenvalue", "ε·I"],
+    )
+    minus = {"net": {"w": S(B=lambda x: -x), "b": False}}
+    rows["project-B-callable-negative"] = (
+        lambda: cdx.project(PARAMS, minus),
+        ["project: B must be positive definite", "xᵀBx is -1.0e+00", "'net/w'"],
+    )
+    functions: dict[str, Row] = {
+        "None": (lambda _: None, ["returned a NoneType"]),
+        "cut": (lambda x: x[:2], ["shape (4, 2)", "returned shape (2, 2)"]),
+        "integer": (lambda x: x.astype(int), ["returned shape (4, 2)", "int64"]),
+        "no-arguments": (lambda: W, ["one argument, x ↦ Bx"]),
+    }
+    for kind, (b, words) in functions.items():
+        rows[f"stiefel-B-callable-{kind}"] = (
+            lambda b=b: stiefel.dissolve(W, B=b),
+            ["stiefel.dissolve: B must", *words],
+        )
+        rows[f"constrain-B-callable-{kind}"] = (
+            lambda b=b: updated(
+                "constrain", PARAMS, None, {"net": {"w": S(B=b), "b": False}}
+            ),
+            ["B must", *words],
+        )
+
+    predicates: dict[str, Row] = {
+        "one-argument": (lambda _: True, ["two arguments", "leaf.ndim == 2"]),
+        "array": (lambda _, leaf: leaf > 0, ["True or False", "'net/b'"]),
+    }
+    for kind, (predicate, words) in predicates.items():
+        rows[f"where-predicate-{kind}"] = (
+            lambda predicate=predicate: cdx.project(PARAMS, cdx.where(predicate)),
+            ["where: a predicate", *words],
+        )
+
+    arrays = {"negative": jnp.array(-1.0), "nan": jnp.array(NAN), "vector": jnp.ones(2)}
+    for kind, value in arrays.items():
+        say = "a number" if kind == "vector" else "zero or above and finite"
+        rows[f"dissolve_gradients-beta-array-{kind}"] = (
+            lambda value=value: cdx.dissolve_gradients(value),
+            [f"dissolve_gradients: beta must be {say}"],
+        )
+        rows[f"proximal_step-learning_rate-array-{kind}"] = (
+            lambda value=value: cdx.proximal_step(value, prox.none()),
+            [f"proximal_step: learning_rate must be {say}"],
+        )
+        rows[f"keep_feasible-radius-array-{kind}"] = (
+            lambda value=value: cdx.keep_feasible(radius=value),
+            ["keep_feasible: radius must be a number between 0 and 1"],
+        )
+    schedules: dict[str, Row] = {
+        "no-arguments": (lambda: 1.0, ["one argument", "cosine_decay_schedule"]),
+        "returns-None": (lambda _: None, ["must return a number", "None"]),
+        "returns-vector": (lambda _: jnp.ones(2), ["must return a number"]),
+    }
+    for kind, (schedule, words) in schedules.items():
+        for name, make in {
+            "add_penalty": cdx.add_penalty,
+            "dissolve_gradients": cdx.dissolve_gradients,
+            "proximal_step": lambda rate, mask: cdx.proximal_step(
+                rate, prox.none(), mask
+            ),
+        }.items():
+            rows[f"{name}-schedule-{kind}"] = (
+                lambda make=make, schedule=schedule: (
+                    tx := make(schedule, MASK)
+                ).update(PARAMS, tx.init(PARAMS), PARAMS),
+                [f"{name}: ", "schedule", *words],
+            )
+
+    for name in ("constrain", "keep_feasible", "dissolve_gradients", "add_penalty"):
+        tx = TRANSFORMATIONS[name](MASK)
+        rows[f"{name}-params-before-state"] = (
+            lambda tx=tx: tx.update(PARAMS, PARAMS, tx.init(PARAMS)),
+            [f"{name}: the state must be the", "update(updates, state, params)"],
+        )
+        rows[f"{name}-state-None"] = (
+            lambda tx=tx: tx.update(PARAMS, None, PARAMS),
+            [f"{name}: the state must be the", "it is a NoneType"],
+        )
+    for name in TRANSFORMATIONS:
+        grads = {"net": {"w": W.tolist(), "b": V}}
+        rows[f"{name}-updates-list"] = (
+            lambda name=name, grads=grads: updated(name, PARAMS, grads, MASK),
+            [f"{name}: updates must be arrays; 'net/w' is of type list"],
+        )
+
+    identity = prox.Regularizer
+    maps: dict[str, Row] = {
+        "one-argument": (lambda x: x, ["prox(x, step)"]),
+        "None": (None, ["prox(x, step)", "None"]),
+        "another-tree": (lambda x, _: x["net"], ["proximal map", "structure"]),
+        "another-shape": (
+            lambda x, _: jax.tree.map(jnp.sum, x),
+            ["proximal map must have the shapes", "'net/b' has shape ()"],
+        ),
+    }
+    for kind, (function, words) in maps.items():
+        made = identity(value=lambda _: 0.0, prox=function)
+        rows[f"proximal_step-prox-{kind}"] = (
+            lambda made=made: cdx.proximal_step(0.1, made, MASK).init(PARAMS),
+            ["proximal_step: the", *words],
+        )
+        rows[f"constrain-prox-{kind}"] = (
+            lambda made=made: cdx.constrain(
+                optax.sgd(0.1), MASK, regularizer=made, learning_rate=0.1
+            ).init(PARAMS),
+            ["constrain: the", *words],
+        )
+    named = {"net": {"w": W, "b": "name"}}
+    rows["constrain-regularizer-on-a-string"] = (
+        lambda: cdx.constrain(
+            optax.sgd(0.1), MASK, regularizer=prox.l1(0.1), learning_rate=0.1
+        ).init(named),
+        ["constrain: a regularizer", "'net/b' is of type str", "Take it out"],
+    )
+    rows["master_copies-string"] = (
+        lambda: cdx.master_copies(optax.sgd(0.1)).init(named),
+        ["master_copies: the leaves must be arrays; 'net/b' is of type str"],
+    )
+    rows["master_copies-state-of-another-model"] = (
+        lambda: (tx := cdx.master_copies(optax.sgd(0.1))).update(
+            PARAMS, tx.init({"w": W}), PARAMS
+        ),
+        ["master_copies: the state must be that of these parameters", "tx.init"],
+    )
+    rows["proximal_step-tangential"] = (
+        lambda: cdx.proximal_step(0.1, prox.none(), tangential="yes"),
+        ["proximal_step: tangential must be True or False", "'yes'"],
+    )
+
+    objectives: dict[str, Row] = {
+        "vector": (lambda p: p["net"]["b"], ["array of shape (3,)"]),
+        "None": (lambda _: None, ["a NoneType"]),
+        "pair": (lambda _: (0.0, 1), ["a tuple", "has_aux=True"]),
+    }
+    for kind, (f, words) in objectives.items():
+        for beta in (1.0, "auto"):
+            rows[f"objective-returns-{kind}-{beta}"] = (
+                lambda f=f, beta=beta: cdx.objective(f, beta, MASK)(PARAMS),
+                ["objective: f must return one real number", *words],
+            )
+    rows["objective-no-pair"] = (
+        lambda: cdx.objective(lambda _: 0.0, 1.0, MASK, has_aux=True)(PARAMS),
+        ["objective: f must return a pair", "has_aux", "a float"],
+    )
+    shapes = jax.eval_shape(lambda: {"w": W})
+    for name in ("project", "dissolve", "feasibility"):
+        rows[f"{name}-of-shapes"] = (
+            lambda name=name: getattr(cdx, name)(shapes),
+            [f"{name}: the parameters must have values", "'w'", "jax.eval_shape"],
+        )
+    for kind, x in {"None": None, "str": "x", "dict": {"w": W}}.items():
+        rows[f"stiefel-project-{kind}"] = (
+            lambda x=x: stiefel.project(x),
+            ["stiefel.project: x must be an array", type(x).__name__],
+        )
+    for kind, beta in {"negative": -1.0, "nan": NAN, "other": jnp.ones(3)}.items():
+        rows[f"stiefel-gradient-beta-{kind}"] = (
+            lambda beta=beta: stiefel.gradient(W, W, beta),
+            ["stiefel.gradient: beta must be a number of zero or above"],
+        )
+    rows["stiefel-axis_name"] = (
+        lambda: stiefel.dissolve(W, axis_name="rows"),
+        ["stiefel.dissolve: axis_name", "'rows'", "shard_map"],
+    )
+    draws: dict[str, Row] = {
+        "negative": ((key, (-1, -2)), ["(-1, -2)", "n ≥ p ≥ 1"]),
+        "float-shape": ((key, (4.0, 2.0)), ["shape must be", "(4.0, 2.0)"]),
+        "seed": ((0, (4, 2)), ["key must be", "jax.random.key(0)", "it is 0"]),
+        "swapped": (((4, 2), key), ["key must be", "(4, 2)"]),
+        "dtype": ((key, (4, 2), "hal"), ["dtype must be", "'hal'"]),
+    }
+    for kind, (arguments, words) in draws.items():
+        rows[f"stiefel-random-{kind}"] = (
+            lambda arguments=arguments: stiefel.random(*arguments),
+            ["stiefel.random: ", *words],
+        )
+        if kind != "swapped":
+            rows[f"initializer-{kind}"] = (
+                lambda arguments=arguments: cdx.initializer()(*arguments),
+                ["initializer: ", *(word for word in words if "≥" not in word)],
+            )
+    rows["initializer-shape"] = (
+        lambda: cdx.initializer(shape=3),
+        ["initializer: shape must be a tuple of whole numbers", "3"],
+    )
+    layers = cdx.layers
+    readings: dict[str, Row] = {
+        "conv": (lambda: layers.conv((3, 3)), ["spatial", "(3, 3)"]),
+        "torch_conv": (lambda: layers.torch_conv(2, 0), ["groups", "0"]),
+        "torch_linear": (lambda: layers.torch_linear(1.5), ["blocks", "1.5"]),
+        "conv_transpose": (lambda: layers.conv_transpose(-1), ["spatial", "-1"]),
+        "recurrent": (lambda: layers.recurrent("4"), ["gates", "'4'"]),
+        "attention": (lambda: layers.attention(per_head=2), ["per_head", "2"]),
+    }
+    for name, (call, words) in readings.items():
+        rows[f"layers-{name}"] = call, [f"layers.{name}: {words[0]} must be", words[1]]
+    for axes in (3, 5):
+        leaf = jnp.ones((2,) * axes)
+        rows[f"constrain-guess-{axes}"] = (
+            lambda leaf=leaf: cdx.constrain(optax.sgd(0.1)).init({"scan": leaf}),
+            [
+                "constrain: ",
+                "'scan' has shape",
+                "layers.dense()",
+                f"layers.conv({axes - 2})",
+                f"layers.torch_conv({axes - 2})",
+                "layers.attention()",
+                f"one matrix of {2 ** (axes - 1)} × 2",
+            ],
+        )
+    theory = cdx.theory
+    bounds: dict[str, Row] = {
+        "penalty_weight": (lambda: theory.penalty_weight(-1, 1), ["gradient_bound"]),
+        "step_size": (lambda: theory.step_size(0), ["beta", "above zero"]),
+        "proximal_step_size": (
+            lambda: theory.proximal_step_size(0, 0),
+            ["not both be zero"],
+        ),
+        "stationary_radius": (lambda: theory.stationary_radius("1", 1), ["beta"]),
+        "minimizer_radius": (lambda: theory.minimizer_radius(1, NAN), ["finite"]),
+        "estimate_gradient_bound": (
+            lambda: theory.estimate_gradient_bound(jnp.sum, W, key=3),
+            ["key must be"],
+        ),
+    }
+    for name, (call, words) in bounds.items():
+        rows[f"theory-{name}"] = call, [f"theory.{name}: ", *words]
+    rows["theory-samples"] = (
+        lambda: theory.estimate_gradient_bound(jnp.sum, W, key=key, samples=0),
+        ["theory.estimate_gradient_bound: samples", "0"],
+    )
+    rows["theory-vector"] = (
+        lambda: theory.estimate_gradient_bound(lambda x: x, W, key=key),
+        ["theory.estimate_gradient_bound: f must return one real number", "(4, 2)"],
+    )
+    for kind, params in {"None": None, "empty": {}, "string": "kernel"}.items():
+        rows[f"describe-{kind}"] = (
+            lambda params=params: cdx.describe(params),
+            ["describe: params must be a tree of arrays", "nnx.state"],
+        )
+    rows["report-without-mask"] = (
+        lambda: cdx.report(TRANSFORMATIONS["constrain"](MASK).init(PARAMS), PARAMS),
+        ["report: the state reports on 1 of 2 leaves", "report(state, params, mask)"],
+    )
+    rows["stationarity-grads-first"] = (
+        lambda: cdx.stationarity(PARAMS, MASK),
+        ["stationarity: grads must", "net/b"],
+    )
+    rows["constrain-value_fn"] = (
+        lambda: (tx := TRANSFORMATIONS["constrain"](MASK)).update(
+            PARAMS, tx.init(PARAMS), PARAMS, value_fn=3
+        ),
+        ["constrain: value_fn must be a function", "3"],
+    )
     return rows
 
 
@@ -424,6 +726,12 @@ ROWS: dict[str, Row] = {
         lambda: cdx.report(
             cdx.constrain(optax.sgd(0.1), MASK).init(PARAMS), {"a": W, "b": W}
         ),
+        ["report:", "reports on 1 of 2", "mask"],
+    ),
+    "report-with-a-mask-of-more": (
+        lambda: cdx.report(
+            cdx.constrain(optax.sgd(0.1), MASK).init(PARAMS), {"a": W, "b": W}, mask=S()
+        ),
         ["report:", "reports on 1", "selects 2", "mask"],
     ),
     "Stiefel-rows-float": (lambda: S(rows=1.5), ["Stiefel: rows", "axis", "1.5"]),
@@ -496,6 +804,7 @@ ROWS: dict[str, Row] = {
         lambda: stiefel.random(key, 4),
         ["stiefel.random: shape", "4"],
     ),
+    **more_rows(),
 }
 
 
@@ -505,6 +814,9 @@ def test_the_message_says_what_is_wrong_and_what_to_do(call, words):
         call()
     message = str(caught.value)
     assert [word for word in words if word not in message] == []
+    # Sentences: they end, none follows another without a stop, and no part is empty.
+    assert message.endswith((".", "?"))
+    assert not re.search(r"\(\)[,;.] |\.\.|;\.|: ;|  | ,|: \.", message), message
 
 
 def test_a_mask_that_does_not_fit_is_told_in_the_users_words():

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,16 @@ def columns_cut(count):
 
 def heads(kernel):
     return [kernel[:, h] for h in range(kernel.shape[1])]
+
+
+def equinox(module):
+    """The arrays of a module, as a tree of parameters."""
+    return eqx.filter(module, eqx.is_array)
+
+
+def rows_cut(blocks):
+    """The parts of a matrix one above the other, each transposed."""
+    return lambda k: [part.T for part in np.split(k, blocks)]
 
 
 class Layer(NamedTuple):
@@ -127,6 +138,42 @@ LAYERS = {
         "dense_i/kernel",
         cdx.layers.recurrent(gates=3),
         columns_cut(3),
+    ),
+    "torch, linear": Layer(
+        lambda: equinox(eqx.nn.Linear(6, 3, key=KEY)),
+        "weight",
+        cdx.layers.torch_linear(),
+        lambda k: [k.T],
+    ),
+    "torch, GRU": Layer(
+        lambda: equinox(eqx.nn.GRUCell(6, 5, key=KEY)),
+        "weight_ih",
+        cdx.layers.torch_linear(blocks=3),
+        rows_cut(3),
+    ),
+    "torch, attention per head": Layer(
+        lambda: equinox(eqx.nn.MultiheadAttention(2, 6, key=KEY)),
+        "query_proj/weight",
+        cdx.layers.torch_linear(blocks=2),
+        rows_cut(2),
+    ),
+    "torch, conv": Layer(
+        lambda: equinox(eqx.nn.Conv2d(4, 8, 3, key=KEY)),
+        "weight",
+        cdx.layers.torch_conv(),
+        lambda k: [k.reshape(k.shape[0], -1).T],
+    ),
+    "torch, conv of sequences": Layer(
+        lambda: equinox(eqx.nn.Conv1d(4, 8, 3, key=KEY)),
+        "weight",
+        cdx.layers.torch_conv(1),
+        lambda k: [k.reshape(k.shape[0], -1).T],
+    ),
+    "torch, grouped conv": Layer(
+        lambda: equinox(eqx.nn.Conv2d(4, 8, 3, groups=2, key=KEY)),
+        "weight",
+        cdx.layers.torch_conv(groups=2),
+        lambda k: rows_cut(2)(k.reshape(k.shape[0], -1)),
     ),
     "fused queries, keys and values": Layer(
         lambda: linen(nn.Dense(12), WORDS),
@@ -244,6 +291,19 @@ def test_an_initializer_knows_the_metric():
     b = np.diag(np.arange(1.0, 7.0))
     x = cdx.initializer(cdx.Stiefel(B=jnp.asarray(b)))(KEY, (6, 2), jnp.float64)
     assert np.linalg.norm(gram_residual(np.asarray(x), b)) <= 1e-12
+
+
+def test_a_group_of_a_convolution_of_equinox_is_a_matrix_of_its_own():
+    """An oracle in the layer itself: what each group computes of its own channels."""
+    layer = eqx.nn.Conv2d(4, 6, 3, groups=2, use_bias=False, key=KEY)
+    mask = cdx.where("weight", spec=cdx.layers.torch_conv(groups=2))
+    layer = cdx.project(layer, mask)
+    for group in range(2):
+        # One pixel at a time, the centre of the output sees one entry of the kernel.
+        pixels = jnp.eye(2 * 9).reshape(18, 2, 3, 3)
+        image = jnp.zeros((18, 4, 3, 3)).at[:, 2 * group : 2 * group + 2].set(pixels)
+        seen = jax.vmap(layer)(image)[:, 3 * group : 3 * group + 3, 0, 0]
+        np.testing.assert_allclose(seen.T @ seen, np.eye(3), atol=1e-6)
 
 
 def test_layers_in_front_of_a_kernel_are_a_stack():

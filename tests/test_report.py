@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -50,3 +51,66 @@ def test_a_report_on_lookahead_tells_both_sets_of_weights_apart():
         "bound/fast/a",
         "bound/slow/a",
     }
+
+
+def spd(n, condition, seed):
+    """A symmetric positive definite matrix of that condition number."""
+    rng = np.random.default_rng(seed)
+    q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    b = (q * np.logspace(-np.log10(condition), 0, n)) @ q.T
+    return (b + b.T) / 2
+
+
+def norm(x, b=None):
+    """‖xᵀBx − I‖₂ in double precision."""
+    x = np.asarray(x, np.float64)
+    bx = x if b is None else np.asarray(b, np.float64) @ x
+    return np.linalg.norm(x.T @ bx - np.eye(x.shape[1]), 2)
+
+
+CASES = {
+    "p = 1": ((64, 1), jnp.float32, None, None),
+    "p = 8": ((64, 8), jnp.float32, None, None),
+    "p = 128": ((256, 128), jnp.float32, None, None),
+    "p = 1024": ((1024, 1024), jnp.float32, None, None),
+    "bfloat16": ((64, 8), jnp.bfloat16, None, None),
+    "float16": ((64, 8), jnp.float16, None, None),
+    "ill-conditioned B": ((40, 8), jnp.float32, 1e4, None),
+    "regularizer": ((64, 8), jnp.float32, None, cdx.prox.l1(0.1)),
+    "regularizer of columns": ((64, 8), jnp.float32, None, cdx.prox.l21(0.3, -2)),
+    "regularizer in bfloat16": ((64, 8), jnp.bfloat16, None, cdx.prox.l1(0.1)),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case == "p = 1024" else ())
+        for case in CASES
+    ],
+)
+def test_what_is_shown_beside_a_bound_is_not_above_it(case):
+    """The residual is in the norm of the bound, and both hold for ‖xᵀBx − I‖₂."""
+    shape, dtype, condition, regularizer = CASES[case]
+    b = None if condition is None else spd(shape[0], condition, 0)
+    metric = None if b is None else jnp.asarray(b, jnp.float32)
+    mask = cdx.Stiefel(B=metric)
+    options = {"regularizer": regularizer, "learning_rate": 0.1}
+    tx = cdx.keep_feasible(mask, **(options if regularizer else {}))
+    update = jax.jit(tx.update)
+    x = cdx.stiefel.random(jax.random.key(0), shape, jnp.float32, B=metric)
+    x = x.astype(dtype)
+    lengths = (1e-3, 10.0) if case == "p = 1024" else (0.0, 1e-4, 1e-2, 0.3, 10.0, 1e4)
+    for seed, length in enumerate(lengths):
+        u = jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+        u = (length / shape[0] ** 0.5 * u).astype(dtype)
+        updates, state = update(u, tx.init(x), x)
+        ends = optax.apply_updates(x, updates)
+        told = cdx.report(state, ends, mask)
+        residual, bound = float(told["residual/"]), float(told["bound/"])
+        assert residual <= bound, length
+        exact = norm(ends, None if metric is None else np.asarray(metric))
+        assert exact <= bound, length
+        # Rounding in single precision is what is left between the two.
+        slack = 1e-6 * shape[1] ** 0.5 * (condition or 1)
+        assert residual >= exact - slack, length

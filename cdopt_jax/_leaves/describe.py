@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from cdopt_jax import stiefel
-from cdopt_jax._errors import public
+from cdopt_jax._errors import error, public
 
 from .masks import Mask, select
-from .paths import leaf_paths
-from .reading import Stiefel, settle
+from .paths import is_array, leaf_paths
+from .reading import Stiefel, readings_that_fit, settle
 
 
 @public("describe")
@@ -27,25 +27,38 @@ def describe(params: Any, mask: Mask = None) -> str:
 
     Returns:
         A text to print, with a line for each leaf: its path and shape; the matrices it
-        is read as, how many there are of them, and whether it is their rows that are
-        orthonormal; and ‖xᵀBx − I‖_F of the worst.
+        is read as, how many there are of them, and whether it is their rows or their
+        columns that are orthonormal; and ‖xᵀBx − I‖_F of the worst, which is what
+        `feasibility` returns.
+
+    Raises:
+        ValueError: On parameters without leaves or something that is no tree of arrays,
+            and on a mask that does not fit.
 
     Examples:
         >>> import jax.numpy as jnp, cdopt_jax as cdx
         >>> params = {"kernel": jnp.eye(4, 2), "bias": jnp.zeros(2)}
         >>> print(cdx.describe(params, cdx.where("kernel")))
-        path    shape   read as  matrices  orthonormal  feasibility
+        path    shape   read as  matrices  orthonormal  ‖xᵀBx − I‖_F
         bias    (2,)    free
         kernel  (4, 2)  4 × 2    1         columns      0.0e+00
 
         Without a mask, to see the paths:
 
-        >>> print(cdx.describe({"scanned": {"kernel": jnp.zeros((2, 4, 3))}}))
-        path            shape      read as ...
-        scanned/kernel  (2, 4, 3)  dense(), conv(1), attention() or attention_out() ...
+        >>> print(cdx.describe({"kernel": jnp.eye(4, 2), "scale": jnp.ones(2)}))
+        path    shape   could be read as  matrices  orthonormal  ‖xᵀBx − I‖_F
+        kernel  (4, 2)  4 × 2             1         columns      0.0e+00
+        scale   (2,)    no matrix
     """
-    header = ("path", "shape", "read as", "matrices", "orthonormal", "feasibility")
     leaves, paths = jax.tree.leaves(params), leaf_paths(params)
+    if not leaves or (paths == [""] and not is_array(leaves[0])):
+        raise error(
+            "params must be a tree of arrays, such as model.init(…)['params'] of Linen "
+            "or nnx.state(model, nnx.Param) of NNX; it is a "
+            f"{type(params).__name__} without any."
+        )
+    read_as = "could be read as" if mask is None else "read as"
+    header = ("path", "shape", read_as, "matrices", "orthonormal", "‖xᵀBx − I‖_F")
     if mask is None:
         pairs = zip(paths, leaves, strict=True)
         readings = [_default_reading(path, leaf) for path, leaf in pairs]
@@ -53,7 +66,8 @@ def describe(params: Any, mask: Mask = None) -> str:
         readings = select(params, mask)
     lines: list[tuple[str, ...]] = [header]
     for path, leaf, r in zip(paths, leaves, readings, strict=True):
-        head = (path or "(the array)", str(jnp.shape(leaf)))
+        shape = str(jnp.shape(leaf)) if is_array(leaf) else type(leaf).__name__
+        head = (path or "(the array)", shape)
         if r is None or isinstance(r, str):
             lines.append((*head, r or "free", "", "", ""))
             continue
@@ -76,13 +90,14 @@ def describe(params: Any, mask: Mask = None) -> str:
 
 def _default_reading(path, leaf):
     """The reading of a leaf without a mask, or in words why it has none."""
+    if not is_array(leaf):
+        return "no array"
     if jnp.ndim(leaf) < 2 or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
         return "no matrix"
     try:
         return settle(path, leaf, Stiefel())
     except ValueError:
-        window = jnp.ndim(leaf) - 2
-        return f"dense(), conv({window}), attention() or attention_out() of layers"
+        return f"{', '.join(readings_that_fit(jnp.ndim(leaf)))} of layers"
 
 
 def _feasibility(leaf, r):

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from cdopt_jax import stiefel
+from cdopt_jax._checks import check_dtype, check_key, check_shape
 from cdopt_jax._errors import error, naming, public
 
 from .reading import Stiefel, settle
@@ -31,8 +31,9 @@ def initializer(
         Flax's layers take it. Each matrix is uniformly random.
 
     Raises:
-        ValueError: At once, if ``spec`` is no `Stiefel`; from the initializer, on a
-            shape or dtype that cannot be read so, or of another size than ``shape``.
+        ValueError: At once, if ``spec`` is no `Stiefel` or ``shape`` no shape; from
+            the initializer, on a shape or dtype that cannot be read so, or of another
+            size than ``shape``.
 
     Examples:
         >>> import flax.linen as nn, jax, jax.numpy as jnp, cdopt_jax as cdx
@@ -42,15 +43,19 @@ def initializer(
         True
     """
     spec = Stiefel() if spec is None else spec
-    if not isinstance(spec, Stiefel):
-        with naming("initializer"):
+    with naming("initializer"):
+        if not isinstance(spec, Stiefel):
             raise error(
                 f"spec must be a Stiefel(…), as those of cdx.layers; it is {spec!r}."
             )
+        if shape is not None:
+            check_shape(shape)
 
     @public("initializer")
     def init(key: Array, asked: Any, dtype: Any = None, **_: Any) -> Array:
-        dtype = jnp.result_type(float if dtype is None else dtype)
+        check_key(key)
+        check_shape(asked)
+        dtype = check_dtype(dtype)
         read = tuple(asked if shape is None else shape)
         if math.prod(read) != math.prod(asked):
             raise error(

@@ -1,7 +1,6 @@
 """Which leaves of a tree are constrained, and read how."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 import optax
 
+from cdopt_jax._checks import takes
 from cdopt_jax._errors import error, naming, public, user_code
 
 from .paths import broadcast_prefix, describe_leaf, leaf_paths, listing
@@ -74,7 +74,14 @@ class _Where:
 def _matches(pattern, path, leaf):
     if isinstance(pattern, str):
         return fnmatchcase(path, pattern)
-    return bool(pattern(path, leaf))
+    found = pattern(path, leaf)
+    try:
+        return bool(found)
+    except (TypeError, ValueError):
+        raise error(
+            f"a predicate must return True or False; for {path!r}, {pattern!r} "
+            f"returned {found!r}."
+        ) from None
 
 
 @public("where")
@@ -123,31 +130,21 @@ def where(
     every = [pattern for pattern, _ in readings]
     if not readings or not all(isinstance(p, str) or callable(p) for p in every):
         raise error(f'give patterns, such as where("*/kernel"); got {patterns}.')
-    for pattern in (*every, *exclude):
-        if not isinstance(pattern, str) and callable(pattern):
-            _check_predicate(pattern)
     if not all(isinstance(p, str) or callable(p) for p in exclude):
         raise error(
             "exclude must be patterns or predicates, such as "
             f'exclude="*/bias"; it is {exclude!r}.'
         )
+    for pattern in (*every, *exclude):
+        if not isinstance(pattern, str) and not takes(pattern, 2):
+            raise error(
+                "a predicate must take two arguments, the path and the leaf, such as "
+                f"lambda path, leaf: leaf.ndim == 2; {pattern!r} does not."
+            )
     for _, reading in readings:
         if not isinstance(reading, Stiefel):
             raise error(f"spec must be a Stiefel(…); it is {reading!r}.")
     return _Where(tuple(readings), tuple(exclude))
-
-
-def _check_predicate(predicate):
-    """Raise on a function that cannot be called with a path and a leaf."""
-    try:
-        inspect.signature(predicate).bind("path", None)
-    except TypeError:
-        raise error(
-            f"a predicate takes the path and the leaf, such as lambda path, leaf: "
-            f"leaf.ndim == 2; {predicate!r} does not take two arguments."
-        ) from None
-    except ValueError:
-        return  # a builtin that does not tell
 
 
 def select(tree: Any, mask: Mask) -> list[Reading | None]:
@@ -191,6 +188,11 @@ def _resolve(mask, tree):
     """
     if mask is Stiefel:
         raise error("mask is the class Stiefel; write Stiefel().")
+    if isinstance(mask, type):
+        raise error(
+            f"mask is the class {mask.__name__}; give a tree of True, False and "
+            'Stiefel(…), or choose leaves by name, as in where("*/kernel").'
+        )
     if isinstance(mask, str):
         raise error(f"mask is the string {mask!r}; write where({mask!r}).")
     if mask is not None and isinstance(tree, optax.LookaheadParams):
@@ -198,6 +200,12 @@ def _resolve(mask, tree):
             fast=_resolve(mask, tree.fast), slow=_resolve(mask, tree.slow)
         )
     if callable(mask) and all(callable(m) for m in jax.tree.leaves(mask)):
+        if not takes(mask, 1):
+            raise error(
+                "mask is a function that must take one argument, the parameters; "
+                f"{mask!r} does not. A function of the path and the leaf is for "
+                "where(function)."
+            )
         made = mask(tree)
         if made is None:
             raise error(

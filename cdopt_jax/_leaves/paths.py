@@ -91,10 +91,13 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
     if all(_fits(other, leaf) for other, leaf in zip(found, leaves, strict=True)):
         return found
     for path, other, leaf in zip(leaf_paths(params), found, leaves, strict=True):
+        if not is_array(other):
+            raise error(f"{label} must be arrays; {describe_leaf(path, other)}.")
         if jnp.shape(other) != jnp.shape(leaf):
             raise error(
                 f"{label} must have the shapes of params; "
-                f"{describe_leaf(path, other)}, its parameter {jnp.shape(leaf)}."
+                f"{describe_leaf(path, other)}, and its parameter has shape "
+                f"{jnp.shape(leaf)}."
                 + (_PER_EXAMPLE if jnp.shape(other)[1:] == jnp.shape(leaf) else "")
             )
         if not _fits(other, leaf):
@@ -104,7 +107,17 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
     return found
 
 
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, its shape and dtype, or a Python number."""
+    numbers = (bool, int, float, complex)
+    return isinstance(leaf, numbers) or (
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    )
+
+
 def _fits(other, leaf):
+    if not (is_array(other) and is_array(leaf)):
+        return False
     if jnp.shape(other) != jnp.shape(leaf):
         return False
     inexact = jnp.issubdtype(jnp.result_type(other), jnp.floating)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cdopt_jax._checks import definiteness_fault, metric_fault
+from cdopt_jax._checks import check_count, definiteness_fault, metric_fault, takes
 from cdopt_jax._errors import error, naming
 from cdopt_jax._math.products import Form, Metric, widen
 from cdopt_jax._math.sharding import (
@@ -85,10 +85,7 @@ class Stiefel:
                 raise error(
                     f"{label} must be an axis or a tuple of axes; it is {axes!r}."
                 )
-        if not isinstance(self.blocks, int) or isinstance(self.blocks, bool):
-            raise error(f"blocks must be a whole number; it is {self.blocks!r}.")
-        if self.blocks < 1:
-            raise error(f"blocks must be 1 or more; it is {self.blocks}.")
+        check_count("blocks", self.blocks)
         if isinstance(self.sharding, NamedSharding):
             object.__setattr__(self, "sharding", self.sharding.spec)
         if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
@@ -96,7 +93,14 @@ class Stiefel:
                 "sharding must be a jax.sharding.PartitionSpec, with an entry for each "
                 f"axis of the leaf; it is {self.sharding!r}."
             )
-        if self.B is None or callable(self.B):
+        if self.B is None:
+            return
+        if callable(self.B) and not isinstance(self.B, type):
+            if not takes(self.B, 1):
+                raise error(
+                    "B must be a function of one argument, x ↦ Bx, or an array; "
+                    f"{self.B!r} does not take one argument."
+                )
             return
         if fault := metric_fault(self.B) or definiteness_fault(self.B):
             raise error(f"{fault}.")
@@ -213,18 +217,30 @@ class Reading:
         return math.prod(self._sizes(axes))
 
 
-def _readings_that_fit(shape):
-    """The readings of `layers` that a leaf with this shape may be meant to have."""
+def readings_that_fit(axes: int) -> list[str]:
+    """The readings of `layers` that a leaf with three axes or more may have."""
+    window = axes - 2
+    return [
+        "dense()",
+        f"conv({window})",
+        f"torch_conv({window})",
+        "attention()",
+        "attention_out()",
+    ]
+
+
+def _what_to_write(shape):
+    """How to say in which way a leaf of this shape is meant to be read."""
+    dense, conv, torch_conv, attention, attention_out = readings_that_fit(len(shape))
     stack = " × ".join(str(n) for n in shape[:-2])
-    n, p = math.prod(shape[:-1]), shape[-1]
-    conv = len(shape) - 2
     rows = tuple(range(len(shape) - 1))
     return (
-        f"Write layers.dense() for a stack of {stack} matrices, as scan and vmap over "
-        f"layers make it; layers.conv({conv}) for a convolution over {conv} "
-        f"{'axis' if conv == 1 else 'axes'}; layers.attention() or "
-        "layers.attention_out() for a kernel with an axis of heads; or "
-        f"Stiefel(rows={rows}, columns=-1) for one matrix of {n} × {p}."
+        f"Write layers.{dense} for a stack of {stack} matrices, as scan and vmap over "
+        f"layers make it; layers.{conv} for the kernel of a convolution, or "
+        f"layers.{torch_conv} in the layout of PyTorch and Equinox; layers.{attention} "
+        f"or layers.{attention_out} for a kernel with an axis of heads; or "
+        f"Stiefel(rows={rows}, columns=-1) for one matrix of "
+        f"{math.prod(shape[:-1])} × {shape[-1]}."
     )
 
 
@@ -266,7 +282,7 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
         raise fault(
             "a leaf that has neither two axes nor four can be read in several ways, "
             "and the mask must say in which",
-            _readings_that_fit(shape),
+            _what_to_write(shape),
         )
     given = _tuple(spec.columns) + (() if spec.rows is None else _tuple(spec.rows))
     if any(not -ndim <= a < ndim for a in given):

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
+from cdopt_jax._errors import error
+
 from .sharding import contracted, like
 
 Metric = ArrayLike | Callable[[Array], Array] | None
@@ -73,7 +75,10 @@ class Form(NamedTuple):
         if self.B is None:
             return x
         if callable(self.B):
-            return jax.vmap(self.B)(x) if self.stacked else self.B(x)
+            bx = jax.vmap(self.B)(x) if self.stacked else self.B(x)
+            if fault := image_fault(bx, x):
+                raise error(fault)
+            return bx
         return mm(jnp.asarray(self.B), x, like(x))
 
     def gram(self, a: Array, b: Array) -> Array:
@@ -113,6 +118,18 @@ class Form(NamedTuple):
 
     def _total(self, part):
         return part if self.axis_name is None else lax.psum(part, self.axis_name)
+
+
+def image_fault(bx: Any, x: Array) -> str | None:
+    """Why something cannot be Bx, or None."""
+    shape, dtype = getattr(bx, "shape", None), getattr(bx, "dtype", None)
+    if shape == x.shape and jnp.issubdtype(dtype, jnp.inexact):
+        return None
+    made = f"shape {shape} and dtype {dtype}" if dtype else f"a {type(bx).__name__}"
+    return (
+        f"B must map an array of shape {x.shape} and dtype {x.dtype} to another; it "
+        f"returned {made}."
+    )
 
 
 def phi(s: Array) -> Array:

@@ -6,10 +6,10 @@ import optax
 from jax import Array
 
 from cdopt_jax import stiefel
-from cdopt_jax._checks import check_positive, schedule_value
+from cdopt_jax._checks import check_params, check_positive, schedule_value
 from cdopt_jax._errors import error, naming, public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, first_view
+from cdopt_jax._leaves.view import View, check_state_type, first_view
 from cdopt_jax._transforms.state import incremented, zero
 
 
@@ -76,6 +76,8 @@ def add_penalty(
     @public("add_penalty")
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        check_params(params)
+        check_state_type(state, PenaltyState)
         view = View(params, mask)
         given = view.select(updates, "updates")
         weight = schedule_value(beta, state.num_penalties)

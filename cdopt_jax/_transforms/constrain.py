@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import optax
 
 from cdopt_jax._checks import check_optimizer, check_params
-from cdopt_jax._errors import naming, public, user_code
+from cdopt_jax._errors import error, naming, public, user_code
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.view import View, check_state_size, check_state_type
 from cdopt_jax._transforms.keep_feasible import keep_feasible
@@ -133,6 +133,9 @@ def _on_the_manifold(extra_args, project, guard, state, params):
         return projected(given["grad_fn"](*args, **kwargs))
 
     given = dict(extra_args)
+    for name in ("value_fn", "grad_fn"):
+        if not callable(given.get(name, projected)):
+            raise error(f"{name} must be a function; it is {given[name]!r}.")
     if "grad" in given:
         extra_args = {**extra_args, "grad": projected(given["grad"])}
     if "value_fn" in given:

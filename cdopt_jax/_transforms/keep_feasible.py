@@ -28,6 +28,7 @@ from cdopt_jax._leaves.view import (
 from cdopt_jax._math.guarded_step import Guard, guarded_steps
 from cdopt_jax._math.proximal_pull import pulled
 from cdopt_jax._math.rounding import Stored
+from cdopt_jax._transforms.proximal_map import check_proximal_map
 from cdopt_jax._transforms.state import incremented, zero
 from cdopt_jax.prox import Regularizer
 
@@ -122,7 +123,7 @@ def keep_feasible(
     def init(params):
         leaves = len(first_view(params, mask).points)
         if regularizer is not None:
-            jax.eval_shape(regularizer.prox, params, 1.0)  # misfits are found now
+            check_proximal_map(regularizer, params)
         return GuardState(
             num_updates=zero(),
             bound=jnp.full(leaves, jnp.inf, float),

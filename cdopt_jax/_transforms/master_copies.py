@@ -15,7 +15,13 @@ from jax.typing import DTypeLike
 
 from cdopt_jax._checks import check_optimizer, check_params
 from cdopt_jax._errors import error, naming, public
-from cdopt_jax._leaves.paths import leaf_paths, leaves_beside, listing
+from cdopt_jax._leaves.paths import (
+    describe_leaf,
+    is_array,
+    leaf_paths,
+    leaves_beside,
+    listing,
+)
 
 
 class MasterState(NamedTuple):
@@ -85,6 +91,9 @@ def master_copies(
 
     @public("master_copies")
     def init(params):
+        for path, leaf in zip(leaf_paths(params), jax.tree.leaves(params), strict=True):
+            if not is_array(leaf):
+                raise error(f"the leaves must be arrays; {describe_leaf(path, leaf)}.")
         copies = jax.tree.map(
             lambda x: jnp.astype(x, dtype) if _narrower(x, dtype) else None, params
         )
@@ -158,13 +167,13 @@ def _reached(x, copy, u):
 
 def _check_dtype(dtype):
     try:
-        known = jnp.issubdtype(dtype, jnp.floating)
+        known = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
     except TypeError:
         known = False
     if not known:
         raise error(
-            f"dtype must be a floating-point dtype; it is {dtype!r}; write "
-            "master_copies(optimizer, jnp.float32)."
+            "dtype must be a floating-point dtype, as in master_copies(optimizer, "
+            f"jnp.float32); it is {dtype!r}."
         )
     if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
         raise error(
@@ -185,13 +194,14 @@ def _check_state(state, params, dtype):
     try:
         copies = treedef.flatten_up_to(state.copies)
     except (ValueError, TypeError):
-        copies = [None] * len(leaves)
+        copies = None
     wanted = [jnp.shape(x) if _narrower(x, dtype) else None for x in leaves]
-    if wanted != [None if c is None else jnp.shape(c) for c in copies]:
+    if copies is None or wanted != [c if c is None else jnp.shape(c) for c in copies]:
         rows = zip(leaf_paths(params), wanted, strict=True)
         halves = [path for path, shape in rows if shape is not None]
         raise error(
-            f"the state must hold a copy of each leaf of lower precision than "
-            f"{jnp.dtype(dtype)} ({listing(halves)}), and of no other; write "
-            "state = tx.init(params) for parameters in the dtype they are trained in."
+            "the state must be that of these parameters, with a copy of each leaf of "
+            f"lower precision than {jnp.dtype(dtype)} and of no other; those leaves "
+            f"are {listing(halves) or 'none'}. Write state = tx.init(params) for "
+            "parameters in the dtype they are trained in."
         )

@@ -8,12 +8,19 @@ import optax
 from jax import Array
 
 from cdopt_jax import stiefel
-from cdopt_jax._checks import check_positive, check_regularizer, schedule_value
+from cdopt_jax._checks import (
+    check_flag,
+    check_params,
+    check_positive,
+    check_regularizer,
+    schedule_value,
+)
 from cdopt_jax._errors import naming, public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.paths import leaves_beside
-from cdopt_jax._leaves.view import View, first_view
+from cdopt_jax._leaves.view import View, check_state_type, first_view
 from cdopt_jax._math.products import widen
+from cdopt_jax._transforms.proximal_map import check_proximal_map
 from cdopt_jax._transforms.state import incremented, zero
 from cdopt_jax.prox import Regularizer
 
@@ -94,16 +101,19 @@ def proximal_step(
     with naming("proximal_step"):
         check_positive("learning_rate", learning_rate)
         check_regularizer(regularizer, Regularizer)
+        check_flag("tangential", tangential)
 
     @public("proximal_step")
     def init(params):
         first_view(params, mask)
-        jax.eval_shape(regularizer.prox, params, 1.0)  # so that misfits are found now
+        check_proximal_map(regularizer, params)
         return ProximalState(num_proximal_steps=zero())
 
     @public("proximal_step")
     def update(updates, state, params=None, **extra_args):
         del extra_args
+        check_params(params)
+        check_state_type(state, ProximalState)
         view = View(params, mask)
         given = [jnp.asarray(u) for u in leaves_beside("updates", updates, params)]
         eta = schedule_value(learning_rate, state.num_proximal_steps)

@@ -30,7 +30,9 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         state: A state that holds that of `constrain`, `keep_feasible` or
             `dissolve_gradients`, also inside of a chain or another wrapper.
         params: The parameters it belongs to.
-        mask: Which leaves are constrained, as it was given to the transformation.
+        mask: Which leaves are constrained, as it was given to the transformation. It
+            may be left out where that had none. A state is made of arrays alone, to
+            pass through ``jit``, ``scan`` and checkpoints, so it cannot hold the mask.
 
     Returns:
         The entries ``"residual/<path>"``, a number between ‖xᵀBx − I‖₂ and p^(1/4)
@@ -60,6 +62,14 @@ def report(state: Any, params: Any, mask: Mask = None) -> dict[str, Array]:
         raise error(
             "the state holds none of constrain, keep_feasible or dissolve_gradients; "
             "give the state that update returned."
+        )
+    entries = {v.size for part in found for v in part if v.ndim}
+    leaves = len(jax.tree.leaves(params))
+    if mask is None and entries != {leaves}:
+        raise error(
+            f"the state reports on {max(entries)} of {leaves} leaves, and only "
+            "the mask tells on which; write report(state, params, mask), with the mask "
+            "of the transformation."
         )
     view = View(params, mask, together=False)
     residuals = view.largest(
