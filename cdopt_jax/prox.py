@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
-from ._math.products import widen
+from ._math.products import of_rank, widen
 
 
 class Regularizer(NamedTuple):
@@ -149,7 +149,7 @@ def _leafwise(name, value, shrink, fits=None, **weights):
                     f"prox.{name}: needs {wanted}; {describe_leaf(path, x)}."
                 )
             x = x.astype(widen(x.dtype))
-            yield x, *(jnp.asarray(w, x.dtype) for w in ws)
+            yield x, *(of_rank(jnp.asarray(w, x.dtype), x.ndim) for w in ws)
 
     def total(tree):
         return jnp.asarray(sum(value(*item) for item in active(tree) if item))

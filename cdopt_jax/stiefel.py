@@ -35,6 +35,7 @@ from ._math.products import (
     mm,
     norm,
     normal_factor,
+    of_rank,
     per_matrix,
     phi,
     widen,
@@ -164,7 +165,7 @@ def gradient(
         The gradient of h, of the shape and dtype of ``x``.
     """
     (x, g), form, done = _prepare("gradient", B, axis_name, x, g=g)
-    beta = per_matrix(jnp.asarray(beta, x.dtype))
+    beta = per_matrix(of_rank(jnp.asarray(beta, x.dtype), x.ndim - 2))
     return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
 
