@@ -24,7 +24,7 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
-from ._math.products import widen
+from ._math.products import of_rank, widen
 
 
 class Regularizer(NamedTuple):
@@ -144,7 +144,7 @@ class _Leafwise:
                     f"prox.{self.name}: needs {self.needs}; {describe_leaf(path, x)}."
                 )
             x = x.astype(widen(x.dtype))
-            yield x, *(jnp.asarray(w, x.dtype) for w in ws)
+            yield x, *(of_rank(jnp.asarray(w, x.dtype), x.ndim) for w in ws)
 
 
 def _soft(x, threshold):

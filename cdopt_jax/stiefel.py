@@ -47,6 +47,7 @@ from ._math.products import (
     mm,
     norm,
     normal_factor,
+    of_rank,
     per_matrix,
     phi,
     widen,
@@ -186,7 +187,7 @@ def gradient(
             "stiefel.gradient: beta must be a number of zero or above, or one for each "
             f"matrix; it is {beta}."
         )
-    beta = per_matrix(beta.astype(x.dtype))
+    beta = per_matrix(of_rank(beta.astype(x.dtype), x.ndim - 2))
     return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
 

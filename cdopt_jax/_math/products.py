@@ -153,6 +153,14 @@ def per_matrix(scalars: Array) -> Array:
     return scalars[..., None, None]
 
 
+def of_rank(a: Array, ndim: int) -> Array:
+    """The array with axes of size one in front; a scalar as it is.
+
+    JAX can be told to broadcast nothing but scalars to more axes.
+    """
+    return jnp.expand_dims(a, tuple(range(ndim - a.ndim))) if a.ndim else a
+
+
 def dissolved_gradient(
     x: Array, g: Array, form: Form, beta: Any, damping: Callable[[Array], Any]
 ) -> Array:
