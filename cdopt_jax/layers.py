@@ -1,7 +1,7 @@
 """How the kernels of common layers are read, so that no one has to count axes.
 
 Each function returns a `Stiefel` for the layouts of Flax. Axes are counted from the
-end, so that what `scan` or `vmap` over layers puts in front is a stack of matrices.
+end, so that what ``scan`` or ``vmap`` over layers puts in front is a stack of matrices.
 Whether it is the columns or the rows that become orthonormal is a matter of shape
 alone: it is those along the shorter side.
 """

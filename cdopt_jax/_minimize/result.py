@@ -67,7 +67,7 @@ class Result:
         sparsity: The share of the entries with an absolute value below 1e-5.
         steps: How many were taken.
         converged: Whether the certificate met the tolerance.
-        status: Why it ended, as a number; `message` says it in words.
+        status: Why it ended, as a number; ``message`` says it in words.
         history: The course.
         method: The method that ended the run.
         certificate: What ``stationarity`` is.
