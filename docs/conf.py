@@ -24,6 +24,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "extensions.mathml",
+    "extensions.offline",
     "extensions.references",
 ]
 exclude_patterns = ["_build", "_templates"]
@@ -32,6 +33,7 @@ default_role = "py:obj"
 nitpicky = True
 
 nb_execution_mode = "off"
+nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -40,6 +42,7 @@ autodoc_typehints = "none"  # what an argument is, its entry under Parameters sa
 add_module_names = False
 autosummary_generate = True
 napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
