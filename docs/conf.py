@@ -48,6 +48,7 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = f"cdopt_jax {release}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False

@@ -1,4 +1,4 @@
-"""The figures of the site and of the README: ``python docs/figures.py`` draws them anew.
+"""The figures of the site and of the README, drawn by ``python docs/figures.py``.
 
 Each has a function that computes what it shows, and one that draws it, on a light and
 on a dark ground.

@@ -1,4 +1,4 @@
-"""Images from elsewhere, such as badges, as their text: pages load nothing from afar."""
+"""Images from elsewhere, such as badges, as their text: no page loads from afar."""
 
 from docutils import nodes
 

@@ -1,8 +1,8 @@
 """Links from the package's names to their pages, however they are written.
 
-A docstring says `where` and `stiefel.dissolve`, also in modules that do not define them,
-and a guide says ``constrain(optimizer)``. Names of other packages stay plain text, since
-their documentation is elsewhere.
+A docstring says `where` and `stiefel.dissolve`, also in modules that do not define
+them, and a guide says ``constrain(optimizer)``. Names of other packages stay plain
+text, since their documentation is elsewhere.
 """
 
 import re
@@ -79,6 +79,4 @@ def _resolve(app, env, node, contnode):
         return None
     found = objects[name]
     here = node.get("refdoc", env.docname)
-    return make_refnode(
-        app.builder, here, found.docname, found.node_id, contnode, name
-    )
+    return make_refnode(app.builder, here, found.docname, found.node_id, contnode, name)
