@@ -2,7 +2,7 @@
 
 Each function returns a `Stiefel`. `torch_linear` and `torch_conv` are for the layouts
 of PyTorch and Equinox, where outputs come first, and the others for those of Flax. Axes
-are counted from the end, so that what `scan` or `vmap` over layers puts in front is a
+are counted from the end, so that what ``scan`` or ``vmap`` over layers puts in front is a
 stack of matrices. Whether it is the columns or the rows that become orthonormal is a
 matter of shape alone: it is those along the shorter side.
 """

@@ -4,11 +4,13 @@ import ast
 import graphlib
 import inspect
 import re
+import runpy
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cdopt_jax
@@ -46,25 +48,109 @@ def test_every_public_name_has_a_docstring(name, item):
             assert re.search(rf"^ +\*?{parameter}: ", text, re.MULTILINE), parameter
 
 
-def readme_blocks() -> Iterator[tuple[int, str]]:
-    """Each Python block of the README, and the line at which it begins."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        yield text[: match.start(1)].count("\n"), match[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+BLOCK = r"^(<!-- slow -->\n)?```python\n(.*?)^```$"
+
+
+def blocks(page: Path) -> Iterator:
+    """Each Python block of a page, and the line at which it begins."""
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(BLOCK, text, re.MULTILINE | re.DOTALL):
+        line = text[: match.start(2)].count("\n")
+        marks = pytest.mark.slow if match[1] else ()
+        yield pytest.param(page, line, match[2], id=f"{page.stem}-{line}", marks=marks)
 
 
 @pytest.mark.parametrize(
-    ("line", "block"),
-    [pytest.param(*block, id=f"line-{block[0]}") for block in readme_blocks()],
+    ("page", "line", "block"),
+    [block for page in PAGES for block in blocks(page)],
 )
-def test_every_python_block_of_the_readme_runs(line, block):
-    # Blank lines before it, so that an error names the line of the README.
-    exec(compile("\n" * line + block, ROOT / "README.md", "exec"), {})
+def test_every_python_block_runs(page, line, block):
+    # Blank lines before it, so that an error names the line of the page.
+    exec(compile("\n" * line + block, page, "exec"), {})
 
 
-def test_the_readme_has_examples_and_each_is_found():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(list(readme_blocks())) == text.lower().count("```py") > 0
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_python_block_is_found(page):
+    text = page.read_text(encoding="utf-8")
+    assert len(list(blocks(page))) == text.lower().count("```py")
+
+
+def test_there_are_examples():
+    assert all(list(blocks(page)) for page in PAGES if page.parent.name == "guides")
+    assert list(blocks(ROOT / "README.md"))
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    targets += re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+def exported(module) -> Iterator[str]:
+    """The names that a module defines, or imports in the form ``x as x``."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names if alias.asname == alias.name]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        else:
+            continue
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def test_every_public_name_has_a_page():
+    """`docs/api.md` lists what there is, and nothing else."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed, module = set(), ""
+    for line in text.splitlines():
+        if match := re.match(r"\.\. currentmodule:: (\S+)", line):
+            module = match[1]
+        elif match := re.fullmatch(r" {3}(\w+)", line):
+            listed.add(f"{module}.{match[1]}")
+    shown = [item for item in vars(cdopt_jax).values() if inspect.ismodule(item)]
+    modules = [m for m in shown if not m.__name__.rpartition(".")[2].startswith("_")]
+    names = {
+        f"{module.__name__}.{name}"
+        for module in (cdopt_jax, *modules)
+        for name in exported(module)
+        if not inspect.ismodule(getattr(module, name))
+    }
+    assert listed == names
+
+
+FIGURES = ROOT / "docs" / "figures"
+
+
+def test_the_figures_show_what_their_captions_say():
+    namespace = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    drawn = {path.stem for path in FIGURES.glob("*.svg")}
+    assert drawn == {f + g for f in namespace["FIGURES"] for g in namespace["GROUNDS"]}
+    sigma, quintic, cubic = namespace["singular_values"]()
+    np.testing.assert_allclose(
+        quintic, sigma * (15 - 10 * sigma**2 + 3 * sigma**4) / 8, 1e-5
+    )
+    assert np.diff(quintic).min() > -1e-6
+    assert np.diff(cubic).min() < 0
+    _, after = namespace["steps"]()
+    assert after["guarded"].max() < 1e-5
+    assert after["X + U"].min() > 0.2
+    assert after["A(X) + U"][0] < 0.02 < 1 < after["A(X) + U"][-1]
+    runs = namespace["training"](steps=60)
+    assert runs["constrain(adam)"]["feasibility"].max() < 1e-4
+    assert runs["adam"]["feasibility"][-1] > 1
+    last = {name: run["loss"][-10:].mean() for name, run in runs.items()}
+    assert last["constrain(adam)"] < 2 * last["adam"] < 1
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
@@ -74,6 +160,27 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 
 def test_the_version_is_that_of_the_project():
     assert cdopt_jax.__version__ == PROJECT["version"]
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "CITATION.cff"])
+def test_the_version_is_told_alike(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.search(r"^(?:## |version: )(\d+\.\d+\.\d+)", text, re.MULTILINE)
+    assert found is not None
+    assert found[1] == PROJECT["version"]
+
+
+def test_each_package_has_one_lower_bound():
+    """`.ci/oldest` installs them all at once."""
+    asked = [
+        entry
+        for entries in PROJECT["optional-dependencies"].values()
+        for entry in (*entries, *PROJECT["dependencies"])
+    ]
+    bounds: dict[str, set[str]] = {}
+    for name, bound in (entry.split(">=") for entry in asked if ">=" in entry):
+        bounds.setdefault(name, set()).add(bound)
+    assert {name: given for name, given in bounds.items() if len(given) > 1} == {}
 
 
 def imports(file: Path) -> Iterator[str]:

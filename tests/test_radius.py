@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import cdopt_jax as cdx
 from tests.oracles import metric_of, near, normal, polar, spectral, symmetric, transpose
@@ -133,7 +133,8 @@ def test_the_radius_may_be_above_99_percent_with_a_thousand_columns():
 
 
 def test_rows_on_eight_devices_stay_in_the_radius_with_updates_of_a_thousand():
-    rows = NamedSharding(jax.make_mesh((8,), ("m",)), P("m", None))
+    mesh = jax.make_mesh((8,), ("m",), (AxisType.Explicit,))
+    rows = NamedSharding(mesh, P("m", None))
     tx = cdx.keep_feasible()
     update = jax.jit(tx.update)
     rng = np.random.default_rng(0)

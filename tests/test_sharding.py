@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import cdopt_jax as cdx
 from cdopt_jax import stiefel
@@ -286,7 +286,7 @@ def test_models_sharded_by_rows_and_by_columns_train_as_on_one_device():
         return jax.lax.scan(step, (params, tx.init(params)), length=5)[0]
 
     desired, _ = train(params)
-    mesh = jax.make_mesh((8,), ("model",))
+    mesh = jax.make_mesh((8,), ("model",), (AxisType.Explicit,))
     specs = {"up": P(None, "model"), "down": P("model", None)}
     laid = {
         k: jax.device_put(v, NamedSharding(mesh, specs[k])) for k, v in params.items()

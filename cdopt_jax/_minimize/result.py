@@ -97,7 +97,7 @@ class Result:
         sparsity: The share of the entries of ``proximal`` that are exactly zero.
         steps: How many were taken.
         converged: Whether the certificate met the tolerance.
-        status: Why it ended, as a number; `message` says it in words.
+        status: Why it ended, as a number; ``message`` says it in words.
         history: The course.
         values: The objective at the end of each of the ``starts``; None for one start.
         method: The method that ended the run.

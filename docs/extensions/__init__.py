@@ -1,0 +1,1 @@
+"""What the site needs of Sphinx beyond its own extensions."""
