@@ -12,7 +12,7 @@ from jax import Array
 from jax.core import Tracer
 
 from ._errors import error
-from ._math.products import AxisName
+from ._math.products import AxisName, image_fault
 from ._math.sharding import Layout
 
 
@@ -239,7 +239,7 @@ def metric_fault(
 
 
 def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
-    """Why a metric is not positive definite, as far as that is known, or None.
+    """Why a metric is not a positive definite one, as far as that is known, or None.
 
     Args:
         B: The metric. Of a callable nothing is known but what it does to ``x``.
@@ -251,7 +251,10 @@ def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
     if callable(B):
         if x is None:
             return None
-        a, bx = np.asarray(x, np.float64), np.asarray(B(x), np.float64)
+        bx = B(x)
+        if fault := image_fault(bx, x):
+            return fault.removesuffix(".")
+        a, bx = np.asarray(x, np.float64), np.asarray(bx, np.float64)
         b = np.swapaxes(a, -1, -2) @ bx
         what = "the least eigenvalue of xᵀBx"
     else:

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from cdopt_jax import stiefel
 from cdopt_jax._errors import error, public
 
-from .masks import Mask, select
+from .masks import NOT_MATRICES, Mask, select
 from .paths import is_array, leaf_paths
 from .reading import Stiefel, readings_that_fit, settle
 
@@ -92,7 +92,8 @@ def _default_reading(path, leaf):
     """The reading of a leaf without a mask, or in words why it has none."""
     if not is_array(leaf):
         return "no array"
-    if jnp.ndim(leaf) < 2 or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+    floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    if not floating or jnp.ndim(leaf) < 2 or path.rpartition("/")[2] in NOT_MATRICES:
         return "no matrix"
     try:
         return settle(path, leaf, Stiefel())

@@ -25,7 +25,9 @@ makes it."""
 Pattern = str | Callable[[str, Any], bool]
 """A shell pattern on the '/'-joined path, or a predicate of the path and the leaf."""
 
-_NOT_MATRICES = ("bias", "scale")
+NOT_MATRICES = ("bias", "scale")
+"""The names of leaves that are no matrices of weights, whatever their shapes."""
+
 _COLLECTIONS = ("batch_stats", "cache", "intermediates", "quant_stats")
 
 
@@ -60,7 +62,7 @@ class _Where:
         for pattern, spec in self.readings:
             if _matches(pattern, path, leaf):
                 name = path.rpartition("/")[2]
-                if name in _NOT_MATRICES and not str(pattern).endswith(name):
+                if name in NOT_MATRICES and not str(pattern).endswith(name):
                     raise error(
                         f"the pattern {pattern!r} also matches {path!r}, and a leaf "
                         f"named {name!r} is not a matrix of weights; "
