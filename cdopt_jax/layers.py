@@ -1,10 +1,10 @@
 """How the kernels of common layers are read, so that no one has to count axes.
 
 Each function returns a `Stiefel`. `torch_linear` and `torch_conv` are for the layouts
-of PyTorch and Equinox, where outputs come first, and the others for those of Flax. Axes
-are counted from the end, so that what ``scan`` or ``vmap`` over layers puts in front is a
-stack of matrices. Whether it is the columns or the rows that become orthonormal is a
-matter of shape alone: it is those along the shorter side.
+of PyTorch and Equinox, where outputs come first, and the others for those of Flax.
+Axes are counted from the end, so that what ``scan`` or ``vmap`` over layers puts in
+front is a stack of matrices. Whether it is the columns or the rows that become
+orthonormal is a matter of shape alone: it is those along the shorter side.
 """
 
 from ._checks import check_count, check_flag
