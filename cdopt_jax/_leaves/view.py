@@ -10,7 +10,6 @@ compilation for every few of them; as one stack, they are a program of the size 
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -20,15 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.core import Tracer
-from jax.sharding import PartitionSpec
 
 from cdopt_jax._checks import check_params
-from cdopt_jax._errors import error
 from cdopt_jax._math.products import Form
-from cdopt_jax._math.sharding import on_auto_axes, on_one_device
+from cdopt_jax._math.sharding import on_one_device
 
 from .masks import Mask, select
-from .paths import describe_leaf, leaf_paths, leaves_beside, listing
+from .paths import leaf_paths, leaves_beside
 from .reading import Reading
 
 SMALL = 2**13
@@ -234,79 +231,6 @@ class View:
             for r, slot in zip(bare, slots, strict=True)
         ]
         return view
-
-
-def first_view(params: Any, mask: Mask) -> View:
-    """The view of parameters in an ``init``, which sees the layouts of leaves first."""
-    view = View(params, mask)
-    for i, r in enumerate(view.readings):
-        if r.hidden_layout is not None:
-            raise error(
-                "a leaf on Auto mesh axes that is split along anything but its first "
-                "row axis and its batch must say so, since a compiled step could not "
-                "see it and would gather it in full; "
-                f"{describe_leaf(view.paths[i], view.points[i])} and is laid out as "
-                f"{r.hidden_layout}. Read it by Stiefel(…, "
-                f"sharding={r.hidden_layout}), or make the mesh with Explicit axes."
-            )
-    return view
-
-
-def check_state_type(state: Any, kind: type) -> None:
-    """Raise unless a state is of the type that ``init`` made."""
-    if not isinstance(state, kind):
-        raise error(
-            f"the state must be the {kind.__name__} that init made; it is a "
-            f"{type(state).__name__}. Call update(updates, state, params), in this "
-            "order. Where the state was restored from a checkpoint, restore it with "
-            "init(params) as the target, which has the right structure."
-        )
-
-
-def check_state_size(entries: int, view: View) -> None:
-    """Raise unless a state has an entry for each constrained leaf.
-
-    Args:
-        entries: How many leaves the state has entries for.
-        view: The view of the parameters.
-    """
-    if entries != len(view.points):
-        raise error(
-            "the state must be that of these parameters, with an entry for each "
-            f"constrained leaf ({listing(view.paths)}); it has {entries} of them. Make "
-            "it by init(params), or restore the checkpoint of this model."
-        )
-
-
-def warn_of_gathering(view: View) -> None:
-    """Warn when a program is compiled that gathers a leaf it cannot see to be split.
-
-    On Auto mesh axes a traced leaf does not tell its layout, and the compiler gathers a
-    leaf that is split along anything but its first row axis and its batch. ``init``
-    refuses such a leaf, if it sees it; where ``init`` is traced too, the compiler is
-    asked for the layout.
-    """
-    for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
-        # Other tracers, as those of vmap, cannot be asked.
-        traced = type(leaf).__name__ == "DynamicJaxprTracer"
-        if traced and r.layout is None and on_auto_axes(leaf):
-            warn = partial(_warn_if_gathered, path, r)
-            jax.debug.inspect_array_sharding(leaf, callback=warn)
-
-
-def _warn_if_gathered(path, reading, sharding):
-    spec = tuple(getattr(sharding, "spec", ()))
-    tall, short = reading.rows, reading.columns
-    if reading.wide:
-        tall, short = short, tall
-    if any(a < len(spec) and spec[a] for a in (*tall[1:], *short)):
-        warnings.warn(
-            f"a step gathers {path!r} on every device: it is split as "
-            f"{PartitionSpec(*spec)} on Auto mesh axes, which a traced step cannot "
-            f"see. Read it by Stiefel(…, sharding={PartitionSpec(*spec)}), or make the "
-            "mesh with Explicit axes.",
-            stacklevel=2,
-        )
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:

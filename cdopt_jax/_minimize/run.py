@@ -87,7 +87,7 @@ def begin(
     setup: Setup, data: Data, x0: Any, *, noise: float, taken: int, many: int
 ) -> Begun:
     """The programs, compiled where they are not yet, and the start of the run."""
-    kept = programs(setup, many > 0)
+    kept = programs(setup, many=many > 0)
     noises = jnp.full((many,) if many else (), noise, data.tol.dtype)
     steps = jnp.full((many,) if many else (), taken, jnp.int32)
     given = (data, x0, noises, steps)

@@ -8,9 +8,10 @@ from jax import Array
 from cdopt_jax import stiefel
 from cdopt_jax._checks import check_params, check_positive, schedule_value
 from cdopt_jax._errors import error, naming, public
+from cdopt_jax._leaves.hidden_layouts import first_view
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, check_state_type, first_view
-from cdopt_jax._transforms.state import incremented, zero
+from cdopt_jax._leaves.view import View
+from cdopt_jax._transforms.state import check_state_type, incremented, zero
 
 
 class PenaltyState(NamedTuple):

@@ -7,9 +7,10 @@ import optax
 from cdopt_jax._checks import check_optimizer, check_params
 from cdopt_jax._errors import error, naming, public, user_code
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, check_state_size, check_state_type
+from cdopt_jax._leaves.view import View
 from cdopt_jax._transforms.keep_feasible import keep_feasible
 from cdopt_jax._transforms.project_gradients import project_gradients
+from cdopt_jax._transforms.state import check_state_size, check_state_type
 from cdopt_jax.prox import Regularizer
 
 

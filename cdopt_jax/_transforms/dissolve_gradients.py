@@ -8,16 +8,17 @@ from jax import Array
 
 from cdopt_jax._checks import check_beta, check_params, schedule_value
 from cdopt_jax._errors import naming, public
+from cdopt_jax._leaves.hidden_layouts import first_view
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import (
-    View,
-    check_state_size,
-    check_state_type,
-    first_view,
-)
+from cdopt_jax._leaves.view import View
 from cdopt_jax._math import automatic_beta
 from cdopt_jax._math.products import dissolved_gradient, per_matrix
-from cdopt_jax._transforms.state import incremented, zero
+from cdopt_jax._transforms.state import (
+    check_state_size,
+    check_state_type,
+    incremented,
+    zero,
+)
 
 
 class DissolveState(NamedTuple):

@@ -15,21 +15,20 @@ from cdopt_jax._checks import (
     schedule_value,
 )
 from cdopt_jax._errors import error, naming, public
+from cdopt_jax._leaves.hidden_layouts import first_view, warn_of_gathering
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.paths import leaves_beside
-from cdopt_jax._leaves.view import (
-    View,
-    check_state_size,
-    check_state_type,
-    compiled,
-    first_view,
-    warn_of_gathering,
-)
+from cdopt_jax._leaves.view import View, compiled
 from cdopt_jax._math.guarded_step import Guard, guarded_steps
 from cdopt_jax._math.proximal_pull import pulled
 from cdopt_jax._math.rounding import Stored
 from cdopt_jax._transforms.proximal_map import check_proximal_map
-from cdopt_jax._transforms.state import incremented, zero
+from cdopt_jax._transforms.state import (
+    check_state_size,
+    check_state_type,
+    incremented,
+    zero,
+)
 from cdopt_jax.prox import Regularizer
 
 

@@ -3,8 +3,9 @@
 import optax
 
 from cdopt_jax._errors import public
+from cdopt_jax._leaves.hidden_layouts import first_view
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, compiled, first_view
+from cdopt_jax._leaves.view import View, compiled
 from cdopt_jax._math.tangent_gradient import tangential_gradient
 
 

@@ -16,12 +16,13 @@ from cdopt_jax._checks import (
     schedule_value,
 )
 from cdopt_jax._errors import naming, public
+from cdopt_jax._leaves.hidden_layouts import first_view
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._leaves.paths import leaves_beside
-from cdopt_jax._leaves.view import View, check_state_type, first_view
+from cdopt_jax._leaves.view import View
 from cdopt_jax._math.products import widen
 from cdopt_jax._transforms.proximal_map import check_proximal_map
-from cdopt_jax._transforms.state import incremented, zero
+from cdopt_jax._transforms.state import check_state_type, incremented, zero
 from cdopt_jax.prox import Regularizer
 
 

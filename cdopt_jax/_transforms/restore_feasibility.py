@@ -4,8 +4,9 @@ import optax
 
 from cdopt_jax import stiefel
 from cdopt_jax._errors import public
+from cdopt_jax._leaves.hidden_layouts import first_view
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View, first_view
+from cdopt_jax._leaves.view import View
 
 
 def restore_feasibility(mask: Mask = None) -> optax.GradientTransformationExtraArgs:
