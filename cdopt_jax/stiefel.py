@@ -165,7 +165,8 @@ def gradient(
         The gradient of h, of the shape and dtype of ``x``.
     """
     (x, g), form, done = _prepare("gradient", B, axis_name, x, g=g)
-    beta = per_matrix(of_rank(jnp.asarray(beta, x.dtype), x.ndim - 2))
+    beta = jnp.asarray(beta, x.dtype)
+    beta = per_matrix(of_rank(beta, x.ndim - 2)) if beta.ndim else beta
     return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
 
