@@ -187,7 +187,8 @@ def gradient(
             "stiefel.gradient: beta must be a number of zero or above, or one for each "
             f"matrix; it is {beta}."
         )
-    beta = per_matrix(of_rank(beta.astype(x.dtype), x.ndim - 2))
+    beta = beta.astype(x.dtype)
+    beta = per_matrix(of_rank(beta, x.ndim - 2)) if beta.ndim else beta
     return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
 

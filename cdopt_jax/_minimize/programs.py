@@ -20,9 +20,9 @@ from cdopt_jax._minimize.loop import Setup, advance, ending, opening
 SETUPS, SIGNATURES = 32, 8
 
 # Measured on two cores, for a step of 200×4 to 1000×200: without these emitters XLA
-# compiles for CPU in 0.5 to 0.8 of the time, and steps take as long within 10 %, but for
-# "tangential" at 200×4 (0.12 ms instead of 0.09). Starting and ending run once, and their
-# machine code need not be good. Not level 0, with which some programs return NaN.
+# compiles for CPU in 0.5 to 0.8 of the time, and steps take as long within 10 %, but
+# for "tangential" at 200×4 (0.12 ms instead of 0.09). Starting and ending run once, and
+# their machine code need not be good. Not level 0, with which some programs return NaN.
 QUICK: dict[str, bool | str] = {"xla_cpu_use_fusion_emitters": False}
 HASTY: dict[str, bool | str] = {**QUICK, "xla_backend_optimization_level": "1"}
 
