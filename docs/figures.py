@@ -51,9 +51,9 @@ def training(steps: int = 400) -> dict[str, dict[str, Any]]:
         For each of the two the loss of each batch and, after the step, the distance of
         the worst of the three constrained kernels from the manifold.
     """
-    digits = load_digits()
-    images = jnp.asarray(digits.images[..., None] / 16, jnp.float32)
-    labels = jnp.asarray(digits.target)
+    pixels, target = load_digits(return_X_y=True)
+    images = jnp.asarray(pixels, jnp.float32).reshape(-1, 8, 8, 1) / 16
+    labels = jnp.asarray(target)
     net = Net()
     start = net.init(jax.random.key(0), images[:1])["params"]
     start = cdx.project(start, MASK)
@@ -66,7 +66,7 @@ def training(steps: int = 400) -> dict[str, dict[str, Any]]:
             batch = jax.random.choice(key, len(labels), (128,), replace=False)
 
             def loss(params):
-                logits = net.apply({"params": params}, images[batch])
+                logits: Any = net.apply({"params": params}, images[batch])
                 losses = optax.softmax_cross_entropy_with_integer_labels(
                     logits, labels[batch]
                 )
@@ -74,7 +74,7 @@ def training(steps: int = 400) -> dict[str, dict[str, Any]]:
 
             value, grads = jax.value_and_grad(loss)(params)
             updates, state = tx.update(grads, state, params)
-            params = optax.apply_updates(params, updates)
+            params: Any = optax.apply_updates(params, updates)
             worst = jnp.stack(list(cdx.feasibility(params, MASK).values())).max()
             return (params, state), (value, worst)
 
@@ -139,7 +139,8 @@ def steps() -> tuple[Any, dict[str, Any]]:
     def after(tx):
         def distance(length):
             updates, _ = tx.update(length * u, tx.init(x), x)
-            return cdx.stiefel.feasibility(optax.apply_updates(x, updates))
+            after: Any = optax.apply_updates(x, updates)
+            return cdx.stiefel.feasibility(after)
 
         return np.asarray(jax.lax.map(distance, jnp.asarray(lengths, x.dtype)))
 

@@ -116,7 +116,7 @@ def test_every_public_name_has_a_page():
     for line in text.splitlines():
         if match := re.match(r"\.\. currentmodule:: (\S+)", line):
             module = match[1]
-        elif match := re.fullmatch(r" {3}(\w+)", line):
+        elif match := re.fullmatch(r"(?: {3}|\.\. py:data:: )(\w+)", line):
             listed.add(f"{module}.{match[1]}")
     shown = [item for item in vars(cdopt_jax).values() if inspect.ismodule(item)]
     modules = [m for m in shown if not m.__name__.rpartition(".")[2].startswith("_")]

@@ -39,7 +39,8 @@ def _link_literals(app, doctree):
         return
     for literal in list(doctree.findall(nodes.literal)):
         match = NAME.match(literal.astext())
-        inside = isinstance(literal.parent, nodes.reference | addnodes.pending_xref)
+        linked = nodes.reference | addnodes.pending_xref | nodes.title
+        inside = isinstance(literal.parent, linked)
         if match is None or inside or not _is_public(match[1]):
             continue
         link = addnodes.pending_xref(
