@@ -6,6 +6,7 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from . import stiefel
@@ -202,7 +203,10 @@ def objective(
         penalties = view.total(
             lambda group: stiefel.penalty(group.x, **group.form.arguments)
         )
-        value = value + jnp.sum(betas * penalties)
+        penalty = jnp.sum(betas * penalties)
+        # By NumPy: JAX can be told to promote no dtypes.
+        dtype = np.promote_types(jnp.result_type(value), penalty.dtype)
+        value = jnp.asarray(value, dtype) + penalty.astype(dtype)
         return (value, aux) if has_aux else value
 
     return h
