@@ -112,7 +112,7 @@ def _is_whole(size):
     return isinstance(size, int | np.integer) and not isinstance(size, bool)
 
 
-def check_dtype(dtype: Any) -> Any:
+def check_dtype(dtype: Any) -> np.dtype:
     """The dtype that is meant, JAX's default float for None; raise if it is none."""
     try:
         if not isinstance(dtype, np.ndarray | Array):

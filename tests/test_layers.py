@@ -295,7 +295,7 @@ def test_an_initializer_knows_the_metric():
 
 def test_a_group_of_a_convolution_of_equinox_is_a_matrix_of_its_own():
     """An oracle in the layer itself: what each group computes of its own channels."""
-    layer = eqx.nn.Conv2d(4, 6, 3, groups=2, use_bias=False, key=KEY)
+    layer: Any = eqx.nn.Conv2d(4, 6, 3, groups=2, use_bias=False, key=KEY)
     mask = cdx.where("weight", spec=cdx.layers.torch_conv(groups=2))
     layer = cdx.project(layer, mask)
     for group in range(2):

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import nbclient
 import nbformat
@@ -34,7 +35,8 @@ def test_a_notebook_installs_from_its_checkout_or_from_the_repository(
 ):
     """Never by the name alone: in a package index, that may be somebody else's."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    shell, asked = InteractiveShell(), []
+    shell: Any = InteractiveShell()
+    asked: list[str] = []
     shell.register_magic_function(asked.append, "line", "pip")
     cell = nbformat.read(path, as_version=4).cells[1].source
     for place in (path.parent, tmp_path):
