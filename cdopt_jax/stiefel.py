@@ -385,7 +385,7 @@ def _prepare(
     elif B is not None:
         if fault := metric_fault(B, shape[-2], layout, axis_name):
             raise ValueError(f"stiefel.{name}: {fault}.")
-        B = jnp.asarray(B, x.dtype)
+        metric = jnp.asarray(B, x.dtype)
     for label, v in others.items():
         d = _array(name, label, v)
         if d.shape != shape or not jnp.issubdtype(d.dtype, jnp.floating):

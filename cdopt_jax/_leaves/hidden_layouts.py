@@ -5,6 +5,7 @@ that a leaf is split along its columns gathers the leaf on every device. ``init`
 refuses such a leaf where it sees the layout; otherwise the compiler is asked for it.
 """
 
+import inspect
 import warnings
 from functools import partial
 from typing import Any
@@ -47,9 +48,19 @@ def warn_of_gathering(view: View) -> None:
     for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
         # Other tracers, as those of vmap, cannot be asked.
         traced = type(leaf).__name__ == "DynamicJaxprTracer"
-        if traced and r.layout is None and on_auto_axes(leaf):
+        if traced and r.layout is None and on_auto_axes(leaf) and not _exporting():
             warn = partial(_warn_if_gathered, path, r)
             jax.debug.inspect_array_sharding(leaf, callback=warn)
+
+
+def _exporting():
+    """Whether this is traced by ``jax.export``, which cannot serialise the question."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("jax._src.export"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _warn_if_gathered(path, reading, sharding):
