@@ -35,7 +35,7 @@ from ._checks import (
     projection_fault,
     takes,
 )
-from ._errors import naming
+from ._errors import public
 from ._math.products import (
     AxisName,
     Form,
@@ -261,6 +261,7 @@ def _polar(x, B, axis_name):
 _compiled_polar = jax.jit(_polar, static_argnames="axis_name")
 
 
+@public("stiefel.random")
 def random(
     key: Array,
     shape: tuple[int, ...],
@@ -279,10 +280,9 @@ def random(
     Returns:
         A point drawn from the invariant distribution.
     """
-    with naming("stiefel.random"):
-        check_key(key)
-        check_shape(shape)
-        dtype = check_dtype(dtype)
+    check_key(key)
+    check_shape(shape)
+    dtype = check_dtype(dtype)
     _check("random", "the point", tuple(shape), dtype)
     q, r = jnp.linalg.qr(jax.random.normal(key, shape, widen(dtype)))
     # Without the signs of R's diagonal, Q follows the routine's convention instead.

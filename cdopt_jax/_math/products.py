@@ -123,9 +123,11 @@ class Form(NamedTuple):
 def image_fault(bx: Any, x: Array) -> str | None:
     """Why something cannot be Bx, or None."""
     shape, dtype = getattr(bx, "shape", None), getattr(bx, "dtype", None)
-    if shape == x.shape and jnp.issubdtype(dtype, jnp.inexact):
-        return None
-    made = f"shape {shape} and dtype {dtype}" if dtype else f"a {type(bx).__name__}"
+    made = f"a {type(bx).__name__}"
+    if dtype is not None:
+        if shape == x.shape and jnp.issubdtype(dtype, jnp.inexact):
+            return None
+        made = f"shape {shape} and dtype {dtype}"
     return (
         f"B must map an array of shape {x.shape} and dtype {x.dtype} to another; it "
         f"returned {made}."
