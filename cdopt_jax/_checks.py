@@ -245,7 +245,7 @@ def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
         B: The metric. Of a callable nothing is known but what it does to ``x``.
         x: Matrices of full rank.
     """
-    if B is None or not is_known(B if x is None else x):
+    if B is None or (x is not None and not is_known(x)):
         return None
     what = "its least eigenvalue"
     if callable(B):
@@ -254,11 +254,15 @@ def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
         bx = B(x)
         if fault := image_fault(bx, x):
             return fault.removesuffix(".")
+        if not is_known(bx):
+            return None
         a, bx = np.asarray(x, np.float64), np.asarray(bx, np.float64)
         b = np.swapaxes(a, -1, -2) @ bx
         what = "the least eigenvalue of xᵀBx"
-    else:
+    elif is_known(B):
         b = np.asarray(B, np.float64)
+    else:
+        return None
     b = (b + np.swapaxes(b, -1, -2)) / 2
     try:
         np.linalg.cholesky(b)
