@@ -100,8 +100,9 @@ def test_a_leaf_on_a_mesh_of_one_device_is_not_named():
     assert said(jax.jit(tx.update), params, state, params) == []
 
 
-def moved(params, state):
-    return TX.update(params, state, params)[0]["w"]
+def moved(params: Any, state: Any) -> Any:
+    updates: Any = TX.update(params, state, params)[0]
+    return updates["w"]
 
 
 def scanned(params, state):
@@ -110,7 +111,8 @@ def scanned(params, state):
         updates, state = TX.update(params, state, params)
         return (optax.apply_updates(params, updates), state), None
 
-    return jax.lax.scan(body, (params, state), length=2)[0][0]["w"]
+    ends: Any = jax.lax.scan(body, (params, state), length=2)[0][0]
+    return ends["w"]
 
 
 def differentiated(fn):

@@ -1,5 +1,7 @@
 """What users did to `constrain`: NaN gradients, SAM, and a wrong place in the chain."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from tests.oracles import normal, polar
 
 def test_training_goes_on_to_the_optimum_after_one_gradient_of_nan():
     target = normal((6, 3), 0)
-    x = jnp.asarray(polar(normal((6, 3), 1)))
+    x: Any = jnp.asarray(polar(normal((6, 3), 1)))
     tx = cdx.constrain(optax.adam(optax.cosine_decay_schedule(3e-2, 600)))
     state, update = tx.init(x), jax.jit(tx.update)
     for k in range(600):
@@ -58,7 +60,7 @@ MISPLACED = {
 @pytest.mark.parametrize("name", MISPLACED)
 def test_a_wrong_place_in_the_chain_is_counted_and_warned_of(name):
     tx = MISPLACED[name]()
-    params = {"w": jnp.asarray(polar(normal((6, 3), 0)))}
+    params: Any = {"w": jnp.asarray(polar(normal((6, 3), 0)))}
     state, update = tx.init(params), jax.jit(tx.update)
     target = normal((6, 3), 1)
     for _ in range(300):
