@@ -5,16 +5,14 @@ options, ``method=cdx.methods.Tangential(history=20)``. ``"auto"`` is
 ``"continuation"`` with a regularizer and ``"proximal"`` without; where the latter shows
 that f has kinks, ``"geometric"`` goes on from there.
 
-| name | object | for |
-|---|---|---|
-| ``"proximal"`` | `Proximal()` | f smooth, with a regularizer or without |
-| ``"continuation"`` | `Proximal(ahead=300)` | the same, for a strong regularizer |
-| ``"tangential"`` | `Tangential()` | f + r smooth, where steps are dear |
-| ``"lbfgs"`` | `LBFGS()` | f + r smooth, on the constraint dissolving function h |
-| ``"newton"`` | `Newton()` | f + r smooth, second derivatives, on h |
-| ``"geometric"``, … | `Subgradient(rule=…)` | any f |
-| ``"sampling"`` | `Sampling()` | any f of few variables |
-| | `Optax(optimizer)` | any Optax optimiser, and objectives known by batches |
+- ``"proximal"``, ``Proximal()``: f smooth, with a regularizer or without.
+- ``"continuation"``, ``Proximal(ahead=300)``: the same, for a strong regularizer.
+- ``"tangential"``, ``Tangential()``: f + r smooth, where steps are dear.
+- ``"lbfgs"``, ``LBFGS()``: f + r smooth, on the constraint dissolving function h.
+- ``"newton"``, ``Newton()``: f + r smooth, second derivatives, on h.
+- ``"geometric"``, …, ``Subgradient(rule=…)``: any f.
+- ``"sampling"``, ``Sampling()``: any f of few variables.
+- ``Optax(optimizer)``: any Optax optimiser, and objectives known by batches.
 """
 
 from ._minimize.dissolved_lbfgs import LBFGS as LBFGS
