@@ -12,9 +12,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import cdopt_jax as cdx
 from tests.oracles import normal
 
-if not hasattr(jax, "shard_map"):
-    pytest.skip("Explicit axes came later", allow_module_level=True)
-
 KINDS = {"explicit": AxisType.Explicit, "auto": AxisType.Auto}
 
 

@@ -104,7 +104,6 @@ SLOW = {("rows", "explicit"), ("columns", "shard_map")}
 SLOW |= {("rows and columns", "explicit"), ("rows and columns", "shard_map")}
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="Explicit axes came later")
 @pytest.mark.parametrize(
     ("layout", "inside"),
     [

@@ -1,5 +1,6 @@
 """What every method offers to the loop that runs it."""
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import jax
@@ -10,7 +11,7 @@ from jax import Array
 from cdopt_jax._minimize.problem import Look, Point, Problem
 
 
-class Method:
+class Method(ABC):
     """A way to take steps. Its options are the fields of a frozen dataclass.
 
     Attributes:
@@ -29,25 +30,25 @@ class Method:
     batches: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the method, which ``method=`` accepts as well."""
-        raise NotImplementedError
 
+    @abstractmethod
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> Any:
         """The state at a point of the manifold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, problem: Problem, state: Any) -> Any:
         """The state after one step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def point(self, problem: Problem, state: Any) -> Point:
         """The point reached."""
-        raise NotImplementedError
 
+    @abstractmethod
     def residual(self, problem: Problem, state: Any) -> Array:
         """What ends the loop when it falls below the tolerance."""
-        raise NotImplementedError
 
     def stationarity(self, problem: Problem, state: Any, x: Point, look: Look) -> Array:
         """The certificate of the point reached: by default ‖∇(f + r)‖, projected."""

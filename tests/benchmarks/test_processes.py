@@ -14,7 +14,6 @@ import threading
 from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -31,12 +30,6 @@ ENVIRONMENT = {
     for name, value in os.environ.items()
     if not name.startswith(("JAX_", "XLA_"))
 } | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-# Where an array is on several devices, Orbax lets each of them save a slice of it.
-slices_saved = pytest.mark.skipif(
-    not hasattr(jax, "set_mesh"), reason="Orbax saves slices with JAX 0.7 or later"
-)
-
-
 # A shell's background jobs ignore interrupts, and so would what they start.
 INTERRUPTIBLE = (
     sys.executable,
@@ -135,7 +128,6 @@ def whole(once):
     return make
 
 
-@slices_saved
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_end_where_one_does(whole, count):
@@ -151,7 +143,6 @@ def test_several_processes_end_where_one_does(whole, count):
 
 
 @pytest.mark.slow
-@slices_saved
 def test_a_run_with_a_killed_process_ends_and_can_be_resumed(whole, tmp_path):
     out = tmp_path / "killed"
     # Sure to be killed before it goes on, however busy the machine.
