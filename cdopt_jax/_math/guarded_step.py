@@ -27,22 +27,17 @@ part. A large s keeps high learning rates stable; a small s costs up to 20 % mor
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from .nearest_point import (
-    deviation,
-    frobenius,
-    inverse_root,
-    mean_eigenvalue,
-    series,
-)
+from .nearest_point import deviation, frobenius, inverse_root, series
 from .products import Form, adjoint, eye, mm, norm, per_matrix, phi
 from .rounding import Stored, storing_error
-from .singular_steps import settled
+from .singular_steps import everywhere, settled
+from .stacks import by_shape
 
 CLOSE = 2e-6
 """The residual that a short step may leave."""
@@ -52,6 +47,10 @@ _SURE = 0.05
 
 _DEGREES = (1, 2, 4)
 """The degrees to which q is cut, with 0, 1 and 2 products of p×p×p."""
+
+_FEW = 4
+"""Up to how many shapes of matrices each degree has a branch of its own. The largest
+step of all chooses the degree, and each branch takes 20 ms a shape to compile."""
 
 
 class Guard(NamedTuple):
@@ -77,7 +76,7 @@ class _Proposal(NamedTuple):
         x: The matrices.
         z: x + u, without most of the mean normal part of u.
         form: The form in which they are orthonormal.
-        gram: G.
+        f: F.
         mean: m.
         size: A bound of ‖F‖; infinite where x or u are so large that ``rounding`` does
             not hold.
@@ -88,7 +87,7 @@ class _Proposal(NamedTuple):
     x: Array
     z: Array
     form: Form
-    gram: Array
+    f: Array
     mean: Array
     size: Array
     rounding: Any
@@ -107,6 +106,12 @@ class _Proposal(NamedTuple):
     def move(self, w: Array) -> Array:
         """The move from x to z(I + w)."""
         return (self.z - self.x) + mm(self.z, w)
+
+    def short_move(self, degree: int) -> Array:
+        """The move of item 1."""
+        scale = per_matrix(1 / jnp.sqrt(self.mean))
+        w = scale * series(self.f, degree)
+        return self.move(w + (scale - 1) * eye(w))
 
     def storing_error(self, move: Array, stored: Stored) -> Any:
         """What half precision adds to the residual of x + move."""
@@ -143,32 +148,30 @@ def guarded_steps(
     close = jnp.minimum(CLOSE, radius / 4)
     rows = zip(xs, us, forms, strict=True)
     proposals = [_propose(x, u, form) for x, u, form in rows]
-    tiered = any(q.tiered for q in proposals)
-    degrees = _DEGREES if tiered else _DEGREES[-1:]
+    few = len({x.shape for x in xs}) <= _FEW
+    tiered = [q.tiered and few for q in proposals]
+    degrees = _DEGREES if any(tiered) else _DEGREES[-1:]
     limits = [close ** (1 / (degree + 1)) for degree in degrees]
 
     def short_steps(degree):
         results = []
-        for q, to in zip(proposals, stored, strict=True):
-            move = _short(q, degree if q.tiered else _DEGREES[-1])
+        for q, to, has_tiers in zip(proposals, stored, tiered, strict=True):
+            move = q.short_move(degree if has_tiers else _DEGREES[-1])
             bound = jnp.full_like(q.size, close) + q.rounding
             bound = bound + q.storing_error(move, to)
             results.append((move, bound, jnp.ones_like(bound)))
         return results
 
-    def long_steps():
-        rows = zip(proposals, stored, strict=True)
-        return [_long(q, close, radius, to) for q, to in rows]
-
     # One vector for all groups, not some scalars for each: less to compile. All devices
     # must choose the same branch, since those of other groups may have sums over them.
     sizes = jnp.stack([q.form.maximum(q.size) for q in proposals])
-    largest = jnp.max(jnp.where(np.array([q.tiered for q in proposals]), sizes, 0))
+    largest = jnp.max(jnp.where(jnp.array(tiered), sizes, 0))
     tier = sum((largest > limit).astype(jnp.int32) for limit in limits[:-1])
     short = jnp.all(sizes <= limits[-1])
-    branches = [lambda d=d: short_steps(d) for d in degrees]
+    branches = [partial(short_steps, degree) for degree in degrees]
+    branches.append(partial(_long_steps, proposals, close, radius, stored))
     branch = jnp.where(short, tier, len(degrees))
-    results = lax.switch(branch, [*branches, long_steps])
+    results = lax.switch(branch, branches)
     steps = []
     for q, (move, bound, fraction) in zip(proposals, results, strict=True):
         is_long = q.size > limits[-1]
@@ -186,16 +189,15 @@ def _propose(x, u, form):
     gram = form.gram(z, bz)
     twist = form.dot(z, bx) - form.dot(x, bz) if form.B is not None else 0.0
     rounding = _rounding(z, bz, gram, form, twist)
-    gram = gram if form.B is None else phi(gram)
-    mean = mean_eigenvalue(gram)
-    size = frobenius(deviation(gram, mean))
+    f, mean = deviation(gram if form.B is None else phi(gram))
+    size = frobenius(f)
     # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
     tame = (jnp.abs(normal) <= 4) & (jnp.abs(mean - 1) <= 0.75) & (size < jnp.inf)
     return _Proposal(
         x=x,
         z=z,
         form=form,
-        gram=gram,
+        f=f,
         mean=mean,
         size=jnp.where(tame, size, jnp.inf),
         rounding=rounding,
@@ -215,37 +217,47 @@ def _rounding(z, bz, gram, form, twist):
     return lax.stop_gradient(16 * eps * sizes + 4 * asymmetry)
 
 
-def _short(q, degree):
-    """Item 1."""
-    scale = per_matrix(1 / jnp.sqrt(q.mean))
-    w = scale * series(deviation(q.gram, q.mean), degree)
-    return q.move(w + (scale - 1) * eye(w))
-
-
-def _long(q, close, radius, stored):
-    """Items 2 to 5: the move, a bound, and the fraction."""
-    p = q.x.shape[-1]
-    w, left, condition = inverse_root(q.gram, close)
-    bound = left + condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
-    # The sizes of x and z are those for which that holds.
-    sane = (q.form.dot(q.x, q.form.apply(q.x)) <= 16 * p) & (q.mean <= 100)
-    regular = (left <= close) & (bound <= _SURE) & sane
+def _long_steps(proposals, close, radius, stored):
+    """Items 2 to 5, for each group: the move, a bound, and the fraction."""
+    root = partial(inverse_root, close=close)
+    roots = by_shape(root, [(q.f, q.mean) for q in proposals])
+    bounds, regular = [], []
+    for q, (_, left, condition) in zip(proposals, roots, strict=True):
+        bound = left + condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
+        # The sizes of x and z are those for which that holds.
+        sane = (q.distance <= 15) & (q.mean <= 100)
+        regular.append((left <= close) & (bound <= _SURE) & sane)
+        bounds.append(bound)
 
     def direct():
-        move = q.move(w - eye(w))
-        return move, bound + q.storing_error(move, stored), jnp.ones_like(bound)
+        results = []
+        for q, (w, _, _), bound, to in zip(
+            proposals, roots, bounds, stored, strict=True
+        ):
+            move = q.move(w - eye(w))
+            error = q.storing_error(move, to)
+            results.append((move, bound + error, jnp.ones_like(bound)))
+        return results
 
     def indirect():
-        y, left, fraction, before = settled(q.x, q.z, q.gram, q.form, close, radius)
-        move = y - q.x
-        by = q.form.apply(y)
-        rounding = _rounding(y, by, q.form.gram(y, by), q.form, 0.0)
-        after = left + storing_error(q.x, move, y, q.form, stored)
-        stays = (before <= radius) & ~(after <= radius)
-        return (
-            jnp.where(per_matrix(stays), 0, move),
-            jnp.where(stays, before, after) + rounding,
-            jnp.where(stays, 0, fraction),
-        )
+        xs, zs = [q.x for q in proposals], [q.z for q in proposals]
+        found = settled(xs, zs, [w for w, _, _ in roots], forms, close, radius)
+        rows = zip(proposals, found, stored, strict=True)
+        return [_measured(q, end, radius, to) for q, end, to in rows]
 
-    return lax.cond(jnp.all(regular), direct, indirect)
+    forms = [q.form for q in proposals]
+    return lax.cond(everywhere(regular, forms), direct, indirect)
+
+
+def _measured(q, end, radius, stored):
+    """Item 5."""
+    move = end.y - q.x
+    by = q.form.apply(end.y)
+    rounding = _rounding(end.y, by, q.form.gram(end.y, by), q.form, 0.0)
+    after = end.residual + storing_error(q.x, move, end.y, q.form, stored)
+    stays = (end.before <= radius) & ~(after <= radius)
+    return (
+        jnp.where(per_matrix(stays), 0, move),
+        jnp.where(stays, end.before, after) + rounding,
+        jnp.where(stays, 0, end.fraction),
+    )

@@ -3,14 +3,16 @@
 These are items 3 and 4 of `guarded_step`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .nearest_point import frobenius, inverse_root, loop, mean_eigenvalue
+from .nearest_point import deviation, frobenius, inverse_root, loop
 from .products import Form, eye, mm, per_matrix
+from .stacks import by_shape
 
 _ROUNDS = 3
 """How often z is replaced before it counts as singular: singular values of 1/16,000 of
@@ -25,58 +27,93 @@ class Settled(NamedTuple):
 
     Attributes:
         y: The point.
-        residual: Its ‖yᴴBy − I‖_F.
+        root: (yᴴBy)^(−1/2), or nearly so.
+        residual: ‖yᴴBy − I‖_F.
         fraction: The fraction of the update in it.
         before: ‖E‖_F at x; infinity where it was not needed.
     """
 
     y: Array
+    root: Array
     residual: Array
     fraction: Array
     before: Array
 
 
+def everywhere(conditions: Sequence[Array], forms: Sequence[Form]) -> Array:
+    """Whether conditions hold for all matrices, on all devices."""
+    pairs = zip(conditions, forms, strict=True)
+    fails = [form.maximum(jnp.where(c, 0.0, 1.0)) for c, form in pairs]
+    return jnp.max(jnp.stack(fails)) == 0
+
+
 def settled(
-    x: Array, z: Array, gram: Array, form: Form, close: Array, radius: Any
-) -> Settled:
-    """The point to go to from x: that of z, or of what takes the place of z.
+    xs: Sequence[Array],
+    zs: Sequence[Array],
+    roots: Sequence[Array],
+    forms: Sequence[Form],
+    close: Array,
+    radius: Any,
+) -> list[Settled]:
+    """The points to go to from x: those of z, or of what takes the place of z.
 
     Args:
-        x: The matrices.
-        z: What the update proposes.
-        gram: G = zᴴBz.
-        form: The form in which they are orthonormal.
+        xs: The matrices of each group.
+        zs: What the updates propose.
+        roots: (zᴴBz)^(−1/2), or nearly so.
+        forms: The forms in which they are orthonormal.
         close: The residual that may be left.
         radius: The bound r of ‖E‖.
     """
-    tight = jnp.maximum(close, 8 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5)
 
-    def replaced(now, _):
-        """The same with another start for the matrices that count as singular."""
-        start, fraction, before = _replacement(x, z - x, form, radius)
-        singular = ~(now.residual <= _NEAR)
-        y = jnp.where(per_matrix(singular), start, now.y)
-        fraction = jnp.where(singular, fraction, 1)
-        now = now._replace(y=y, fraction=fraction, before=before)
-        return now, form.gram(y, form.apply(y))
+    def root(gram):
+        residual = frobenius(gram - eye(gram))
+        return inverse_root(*deviation(gram), close)[0], residual
+
+    def within(ends, limits):
+        pairs = zip(ends, limits, strict=True)
+        return everywhere([end.residual <= limit for end, limit in pairs], forms)
+
+    def replaced(ends, ys):
+        """Another start for the matrices that count as singular."""
+        found = []
+        for x, z, form, end, y in zip(xs, zs, forms, ends, ys, strict=True):
+            start, fraction, before = _replacement(x, z - x, form, radius)
+            singular = ~(end.residual <= _NEAR)
+            y = jnp.where(per_matrix(singular), start, y)
+            found.append((y, jnp.where(singular, fraction, 1), before))
+        return found
+
+    def same(ends, ys):
+        pairs = zip(ends, ys, strict=True)
+        return [(y, end.fraction, end.before) for end, y in pairs]
 
     def one_round(carry):
-        k, now, gram = carry
-        singular = (k == _ROUNDS) & ~jnp.all(now.residual <= _NEAR)
-        now, gram = lax.cond(singular, replaced, lambda *same: same, now, gram)
-        y = mm(now.y, inverse_root(gram, close)[0])
-        gram = form.gram(y, form.apply(y))
-        residual = frobenius(gram - eye(gram))
-        return k + 1, now._replace(y=y, residual=residual), gram
+        k, ends = carry
+        ys = [mm(end.y, end.root) for end in ends]
+        singular = (k == _ROUNDS) & ~within(ends, [_NEAR] * len(ends))
+        points = lax.cond(singular, replaced, same, ends, ys)
+        pairs = zip(points, forms, strict=True)
+        grams = [form.gram(y, form.apply(y)) for (y, _, _), form in pairs]
+        rows = zip(points, by_shape(root, [(gram,) for gram in grams]), strict=True)
+        return k + 1, [
+            Settled(y=y, root=w, residual=left, fraction=fraction, before=before)
+            for (y, fraction, before), (w, left) in rows
+        ]
 
     def goes_on(carry):
-        k, now, _ = carry
-        return (k < 4 * _ROUNDS) & ~jnp.all(now.residual <= tight)
+        k, ends = carry
+        return (k < 4 * _ROUNDS) & ~within(ends, tight)
 
-    # Made of the data, so that inside ``shard_map`` the numbers vary as these do.
-    ones = jnp.ones_like(mean_eigenvalue(gram))
-    start = Settled(y=z, residual=jnp.inf * ones, fraction=ones, before=jnp.inf * ones)
-    carry = (jnp.zeros([], jnp.int32), start, gram)
+    start, tight = [], []
+    for z, w in zip(zs, roots, strict=True):
+        # Made of the data: inside ``shard_map`` the numbers vary as the data do.
+        ones = jnp.ones_like(frobenius(w))
+        far = jnp.inf * ones
+        end = Settled(y=z, root=w, residual=far, fraction=ones, before=far)
+        start.append(end)
+        tight.append(jnp.maximum(close, 8 * jnp.finfo(z.dtype).eps * z.shape[-1] ** 0.5))
+    carry = (jnp.zeros([], jnp.int32), start)
     return loop(goes_on, one_round, carry, 4 * _ROUNDS)[1]
 
 
