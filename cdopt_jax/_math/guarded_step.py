@@ -8,8 +8,8 @@ norm and r < 1 the radius. `nearest_point` has the polynomial q and its properti
    n×p×p, and none to two of p×p×p: where ‖F‖_F² or ‖F‖_F³ is as small, q is cut.
 2. Every other step is a *long step*. It goes to z·`inverse_root`(G): again two products
    of n×p×p. The residual that the factor leaves is measured, in p×p algebra.
-3. Where that residual is too large, or rounding may be, z is replaced by the point that
-   was reached and G is formed again, a few times. This converges for z of full rank.
+3. Where rounding may have a part in that residual, G is formed again at the point that
+   was reached, a few times. This converges for z of full rank.
 4. If z is singular, or nearly so, or not finite, and ‖E‖ ≤ r, then x + tu takes the
    place of z, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. It has
    full rank, since σ_min(x) is at least √(1 − r). If ‖E‖ > r, the place of z is taken
@@ -36,7 +36,7 @@ from jax import Array, lax
 from .nearest_point import deviation, frobenius, inverse_root, series
 from .products import Form, adjoint, eye, mm, norm, per_matrix, phi
 from .rounding import Stored, storing_error
-from .singular_steps import everywhere, settled
+from .singular_steps import settled
 from .stacks import by_shape
 
 CLOSE = 2e-6
@@ -44,6 +44,13 @@ CLOSE = 2e-6
 
 _SURE = 0.05
 """The bound up to which the result of a long step need not be measured."""
+
+_NEAR = 0.25
+"""The residual up to which `inverse_root` has succeeded."""
+
+_LIKELY = 2.0
+"""The rounding error, as bounded, up to which z counts as regular. The bound is some
+ten times too large, and what comes of z is measured."""
 
 _DEGREES = (1, 2, 4)
 """The degrees to which q is cut, with 0, 1 and 2 products of p×p×p."""
@@ -80,7 +87,7 @@ class _Proposal(NamedTuple):
         mean: m.
         size: A bound of ‖F‖; infinite where x or u are so large that ``rounding`` does
             not hold.
-        rounding: What rounding may add to the residual of a short step.
+        rounding: What rounding may add to F, and to the residual of a short step.
         distance: |‖x‖²/p − 1|.
     """
 
@@ -188,8 +195,8 @@ def _propose(x, u, form):
     bz = form.apply(z)
     gram = form.gram(z, bz)
     twist = form.dot(z, bx) - form.dot(x, bz) if form.B is not None else 0.0
-    rounding = _rounding(z, bz, gram, form, twist)
     f, mean = deviation(gram if form.B is None else phi(gram))
+    rounding = _rounding(z, bz, gram, form, mean, twist)
     size = frobenius(f)
     # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
     tame = (jnp.abs(normal) <= 4) & (jnp.abs(mean - 1) <= 0.75) & (size < jnp.inf)
@@ -206,54 +213,58 @@ def _propose(x, u, form):
     )
 
 
-def _rounding(z, bz, gram, form, twist):
-    """What rounding may add to a residual that is found from zᴴBz."""
+def _rounding(z, bz, gram, form, mean, twist=0.0):
+    """What rounding may add to zᴴBz/m."""
     p, eps = z.shape[-1], jnp.finfo(z.dtype).eps
     if form.B is None:
         return 16 * eps * p**0.5
     # B is Hermitian: what is not Hermitian here is the rounding of Bz.
     asymmetry = norm(gram - adjoint(gram)) + jnp.abs(twist)
     sizes = jnp.sqrt(form.dot(z, z)) * jnp.sqrt(form.dot(bz, bz) / p)
-    return lax.stop_gradient(16 * eps * sizes + 4 * asymmetry)
+    return lax.stop_gradient((16 * eps * sizes + 4 * asymmetry) / mean)
 
 
 def _long_steps(proposals, close, radius, stored):
     """Items 2 to 5, for each group: the move, a bound, and the fraction."""
     root = partial(inverse_root, close=close)
     roots = by_shape(root, [(q.f, q.mean) for q in proposals])
-    bounds, regular = [], []
+    bounds, sure, regular = [], [], []
     for q, (_, left, condition) in zip(proposals, roots, strict=True):
-        bound = left + condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
+        rounding = condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
         # The sizes of x and z are those for which that holds.
         sane = (q.distance <= 15) & (q.mean <= 100)
-        regular.append((left <= close) & (bound <= _SURE) & sane)
-        bounds.append(bound)
+        bounds.append(left + rounding)
+        sure.append((left <= close) & (left + rounding <= _SURE) & sane)
+        regular.append((left <= _NEAR) & (condition * q.rounding <= _LIKELY))
 
     def direct():
         results = []
-        for q, (w, _, _), bound, to in zip(
-            proposals, roots, bounds, stored, strict=True
-        ):
+        rows = zip(proposals, roots, bounds, stored, strict=True)
+        for q, (w, _, _), bound, to in rows:
             move = q.move(w - eye(w))
-            error = q.storing_error(move, to)
-            results.append((move, bound + error, jnp.ones_like(bound)))
+            bound = bound + q.storing_error(move, to)
+            results.append((move, bound, jnp.ones_like(bound)))
         return results
 
     def indirect():
         xs, zs = [q.x for q in proposals], [q.z for q in proposals]
-        found = settled(xs, zs, [w for w, _, _ in roots], forms, close, radius)
-        rows = zip(proposals, found, stored, strict=True)
+        ends = settled(xs, zs, regular, forms, close, radius)
+        rows = zip(proposals, ends, stored, strict=True)
         return [_measured(q, end, radius, to) for q, end, to in rows]
 
     forms = [q.form for q in proposals]
-    return lax.cond(everywhere(regular, forms), direct, indirect)
+    # All devices must choose the same branch, as above.
+    rows = zip(sure, forms, strict=True)
+    unsure = jnp.stack([form.maximum(jnp.where(ok, 0.0, 1.0)) for ok, form in rows])
+    return lax.cond(jnp.max(unsure) == 0, direct, indirect)
 
 
 def _measured(q, end, radius, stored):
     """Item 5."""
     move = end.y - q.x
     by = q.form.apply(end.y)
-    rounding = _rounding(end.y, by, q.form.gram(end.y, by), q.form, 0.0)
+    gram = q.form.gram(end.y, by)
+    rounding = _rounding(end.y, by, gram, q.form, jnp.ones_like(end.residual))
     after = end.residual + storing_error(q.x, move, end.y, q.form, stored)
     stays = (end.before <= radius) & ~(after <= radius)
     return (

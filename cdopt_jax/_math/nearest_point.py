@@ -19,9 +19,9 @@ from .products import eye, mm, norm, per_matrix
 COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
 """Those of q."""
 
-APPLICATIONS = 4
-"""How often `inverse_root` applies q. Each time the smallest singular values of z are
-multiplied by 2.3."""
+APPLICATIONS = 8
+"""How often `inverse_root` applies q at most. Each time the smallest singular values of
+z are multiplied by 2.3."""
 
 
 def series(f: Array, degree: int) -> Array:

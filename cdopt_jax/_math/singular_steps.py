@@ -10,16 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .nearest_point import deviation, frobenius, inverse_root, loop
+from .nearest_point import deviation, frobenius, inverse_root
 from .products import Form, eye, mm, per_matrix
 from .stacks import by_shape
 
 _ROUNDS = 3
-"""How often z is replaced before it counts as singular: singular values of 1/16,000 of
-the largest one are enough."""
-
-_NEAR = 0.25
-"""The residual at which z does not count as singular."""
+"""How often the nearest point is looked for from the point that was found. The first
+round brings singular values of a thousandth of the largest one to the size of one."""
 
 
 class Settled(NamedTuple):
@@ -27,30 +24,21 @@ class Settled(NamedTuple):
 
     Attributes:
         y: The point.
-        root: (yᴴBy)^(−1/2), or nearly so.
-        residual: ‖yᴴBy − I‖_F.
+        residual: Its ‖yᴴBy − I‖_F.
         fraction: The fraction of the update in it.
-        before: ‖E‖_F at x; infinity where it was not needed.
+        before: ‖E‖_F at x.
     """
 
     y: Array
-    root: Array
     residual: Array
     fraction: Array
     before: Array
 
 
-def everywhere(conditions: Sequence[Array], forms: Sequence[Form]) -> Array:
-    """Whether conditions hold for all matrices, on all devices."""
-    pairs = zip(conditions, forms, strict=True)
-    fails = [form.maximum(jnp.where(c, 0.0, 1.0)) for c, form in pairs]
-    return jnp.max(jnp.stack(fails)) == 0
-
-
 def settled(
     xs: Sequence[Array],
     zs: Sequence[Array],
-    roots: Sequence[Array],
+    regular: Sequence[Array],
     forms: Sequence[Form],
     close: Array,
     radius: Any,
@@ -60,61 +48,33 @@ def settled(
     Args:
         xs: The matrices of each group.
         zs: What the updates propose.
-        roots: (zᴴBz)^(−1/2), or nearly so.
+        regular: Which of them are far enough from singular.
         forms: The forms in which they are orthonormal.
         close: The residual that may be left.
         radius: The bound r of ‖E‖.
     """
 
     def root(gram):
-        residual = frobenius(gram - eye(gram))
-        return inverse_root(*deviation(gram), close)[0], residual
+        return inverse_root(*deviation(gram), close)[0]
 
-    def within(ends, limits):
-        pairs = zip(ends, limits, strict=True)
-        return everywhere([end.residual <= limit for end, limit in pairs], forms)
+    def one_round(_, ys):
+        pairs = zip(ys, forms, strict=True)
+        grams = [(form.gram(y, form.apply(y)),) for y, form in pairs]
+        return [mm(y, w) for y, w in zip(ys, by_shape(root, grams), strict=True)]
 
-    def replaced(ends, ys):
-        """Another start for the matrices that count as singular."""
-        found = []
-        for x, z, form, end, y in zip(xs, zs, forms, ends, ys, strict=True):
-            start, fraction, before = _replacement(x, z - x, form, radius)
-            singular = ~(end.residual <= _NEAR)
-            y = jnp.where(per_matrix(singular), start, y)
-            found.append((y, jnp.where(singular, fraction, 1), before))
-        return found
-
-    def same(ends, ys):
-        pairs = zip(ends, ys, strict=True)
-        return [(y, end.fraction, end.before) for end, y in pairs]
-
-    def one_round(carry):
-        k, ends = carry
-        ys = [mm(end.y, end.root) for end in ends]
-        singular = (k == _ROUNDS) & ~within(ends, [_NEAR] * len(ends))
-        points = lax.cond(singular, replaced, same, ends, ys)
-        pairs = zip(points, forms, strict=True)
-        grams = [form.gram(y, form.apply(y)) for (y, _, _), form in pairs]
-        rows = zip(points, by_shape(root, [(gram,) for gram in grams]), strict=True)
-        return k + 1, [
-            Settled(y=y, root=w, residual=left, fraction=fraction, before=before)
-            for (y, fraction, before), (w, left) in rows
-        ]
-
-    def goes_on(carry):
-        k, ends = carry
-        return (k < 4 * _ROUNDS) & ~within(ends, tight)
-
-    start, tight = [], []
-    for z, w in zip(zs, roots, strict=True):
-        # Made of the data: inside ``shard_map`` the numbers vary as the data do.
-        ones = jnp.ones_like(frobenius(w))
-        far = jnp.inf * ones
-        end = Settled(y=z, root=w, residual=far, fraction=ones, before=far)
-        start.append(end)
-        tight.append(jnp.maximum(close, 8 * jnp.finfo(z.dtype).eps * z.shape[-1] ** 0.5))
-    carry = (jnp.zeros([], jnp.int32), start)
-    return loop(goes_on, one_round, carry, 4 * _ROUNDS)[1]
+    starts = []
+    for x, z, usable, form in zip(xs, zs, regular, forms, strict=True):
+        start, fraction, before = _replacement(x, z - x, form, radius)
+        start = jnp.where(per_matrix(usable), z, start)
+        starts.append((start, jnp.where(usable, 1, fraction), before))
+    # A loop, so that a round is compiled once.
+    ys = lax.fori_loop(0, _ROUNDS, one_round, [start for start, _, _ in starts])
+    found = []
+    for y, form, (_, fraction, before) in zip(ys, forms, starts, strict=True):
+        residual = frobenius(form.residual(y, form.apply(y)))
+        end = Settled(y=y, residual=residual, fraction=fraction, before=before)
+        found.append(end)
+    return found
 
 
 def _replacement(x, u, form, radius):
