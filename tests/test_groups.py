@@ -128,7 +128,9 @@ def test_a_step_can_be_differentiated_through_its_groups():
 
 
 def test_many_small_leaves_take_the_products_of_one():
-    assert len(products_of_an_update(30, (8, 4))) == len(products_of_an_update(1, (8, 4)))
+    assert len(products_of_an_update(30, (8, 4))) == len(
+        products_of_an_update(1, (8, 4))
+    )
 
 
 def test_large_leaves_share_products_of_square_matrices_in_a_long_step():

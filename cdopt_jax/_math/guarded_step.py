@@ -57,7 +57,8 @@ _DEGREES = (1, 2, 4)
 
 _FEW = 4
 """Up to how many shapes of matrices each degree has a branch of its own. The largest
-step of all chooses the degree, and each branch takes 20 ms a shape to compile."""
+step of all chooses the degree, so that with many leaves a low degree is rare, and two
+more branches took 2 s to compile for the 53 kernels of a ResNet-50."""
 
 
 class Guard(NamedTuple):
