@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from .nearest_point import deviation, frobenius, inverse_root
-from .products import Form, eye, mm, per_matrix
+from .products import Form, mm, per_matrix
 from .stacks import by_shape
 
 _ROUNDS = 3
