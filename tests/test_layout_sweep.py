@@ -129,8 +129,8 @@ def arrays(kernel: Kernel) -> tuple[Any, dict[str, Any]]:
 
 # In a huge step rounding of x + u is magnified by its condition number.
 TOLERANCES = {"short": 1e-6, "long": 1e-5, "huge": 1e-3}
-# The bound of a long step grows with the condition number of x + u, which is up to 2e4
-# here. After a huge step the residual is measured.
+# The bound of a long step grows with the condition number of x + u. After a huge step
+# the residual is measured.
 BOUNDS = {"short": 2e-5, "long": 0.1, "huge": 2e-5}
 
 
