@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from . import stiefel
@@ -26,7 +26,7 @@ from ._math.products import widen
 
 
 @public("dissolve")
-def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
+def dissolve(params: optax.Params, mask: Mask = None) -> Any:
     """The constraint dissolving map A on the constrained leaves.
 
     Args:
@@ -46,7 +46,7 @@ def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
 
 
 @public("project")
-def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
+def project(params: optax.Params, mask: Mask = None) -> Any:
     """The nearest point of the manifold for each constrained leaf.
 
     Args:
@@ -77,7 +77,7 @@ def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
 
 
 @public("feasibility")
-def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
+def feasibility(params: optax.Params, mask: Mask = None) -> dict[str, Array]:
     """How far each constrained leaf is from its manifold.
 
     Args:
@@ -101,7 +101,7 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
 
 @public("stationarity")
 def stationarity(
-    params: chex.ArrayTree, grads: chex.ArrayTree, mask: Mask = None
+    params: optax.Params, grads: optax.Params, mask: Mask = None
 ) -> dict[str, Array]:
     """How far each leaf is from being stationary.
 

@@ -14,15 +14,16 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
-from jax.core import Tracer
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
+from ._checks import check_number, is_known
+from ._errors import error, naming, public, user_code
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
 from ._math.products import of_rank, widen
 
@@ -38,8 +39,8 @@ class Regularizer(NamedTuple):
         prox: (x, step) ↦ argmin_y r(y) + ‖y − x‖²/(2·step).
     """
 
-    value: Callable[[chex.ArrayTree], Array]
-    prox: Callable[[chex.ArrayTree, ArrayLike], Any]
+    value: Callable[[optax.Params], Array]
+    prox: Callable[[optax.Params, ArrayLike], Any]
 
 
 def l1(weight: Any) -> Regularizer:
@@ -54,6 +55,7 @@ def l1(weight: Any) -> Regularizer:
     return _regularizer(_L1, weight=weight)
 
 
+@public("prox.l21")
 def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
     """weight·Σ‖group‖₂, which makes whole groups of entries exactly zero.
 
@@ -67,10 +69,11 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
         The regularizer.
     """
     axes = axis if isinstance(axis, tuple) else (axis,)
-    if not all(isinstance(a, int) for a in axes) or len(set(axes)) < len(axes):
-        raise ValueError(
-            "prox.l21: axis must be an axis or a tuple of different axes; it is "
-            f"{axis!r}."
+    whole = all(isinstance(a, int) and not isinstance(a, bool) for a in axes)
+    if not axes or not whole or len(set(axes)) < len(axes):
+        raise error(
+            "axis must be an axis, such as -1, or a tuple of different axes, such as "
+            f"(0, 1); it is {axis!r}."
         )
     return _regularizer(_groups(axes), weight=weight)
 
@@ -98,26 +101,24 @@ class _Leafwise:
         name: Its public name.
         of_leaf: From a leaf and its weights to r of the leaf.
         shrink: From a leaf, its weights and a step to the proximal map of the leaf.
-        fits: Whether a leaf can be regularized.
-        needs: What such a leaf is, in words.
+        axes: The axes along which a group of entries extends.
     """
 
     name: str
     of_leaf: Callable[..., Array]
     shrink: Callable[..., Array]
-    fits: Callable[[Array], bool] = lambda _: True
-    needs: str = "a real floating-point leaf"
+    axes: tuple[int, ...] = ()
 
-    def value(self, weights: dict[str, Any], tree: chex.ArrayTree) -> Array:
+    def value(self, weights: dict[str, Any], tree: optax.Params) -> Array:
         """The sum over the leaves."""
         items = self._weighted(weights, tree)
         return jnp.asarray(sum(self.of_leaf(*item) for item in items if item))
 
-    def prox(
-        self, weights: dict[str, Any], tree: chex.ArrayTree, step: ArrayLike
-    ) -> Any:
+    def prox(self, weights: dict[str, Any], tree: optax.Params, step: ArrayLike) -> Any:
         """The proximal map, leaf by leaf."""
         leaves, treedef = jax.tree.flatten(tree)
+        with user_code(), naming(f"prox.{self.name}"):
+            check_number("step", step, zero=True)
 
         def one(leaf, item):
             if item is None:
@@ -129,22 +130,46 @@ class _Leafwise:
 
     def _weighted(self, weights, tree):
         """Each leaf with its weights, in the dtype of the computation, or None."""
-        leaves = jax.tree.leaves(tree)
-        columns = [
-            broadcast_prefix(f"prox.{self.name}: {label}", w, tree)
-            for label, w in weights.items()
-        ]
-        for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
-            if all(_is_zero(w) for w in ws):
-                yield None
-                continue
-            x = jnp.asarray(leaf)
-            if not jnp.issubdtype(x.dtype, jnp.floating) or not self.fits(x):
-                raise ValueError(
-                    f"prox.{self.name}: needs {self.needs}; {describe_leaf(path, x)}."
+        # Also where a transformation calls it: the mistake is in the weights.
+        with user_code(), naming(f"prox.{self.name}"):
+            columns = [broadcast_prefix(k, w, tree) for k, w in weights.items()]
+            rows = zip(leaf_paths(tree), jax.tree.leaves(tree), *columns, strict=True)
+            return [self._row(list(weights), *row) for row in rows]
+
+    def _row(self, labels, path, leaf, *ws):
+        if all(_is_zero(w) for w in ws):
+            return None
+        x = jnp.asarray(leaf)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise error(
+                "a regularized leaf must be real floating point; "
+                f"{describe_leaf(path, x)}. Give this leaf the weight 0."
+            )
+        along = {a % x.ndim for a in self.axes if -x.ndim <= a < x.ndim}
+        if len(along) < len(self.axes):
+            raise error(
+                f"a regularized leaf must have the axes {self.axes}, and they must "
+                f"differ; {describe_leaf(path, x)}. Give this leaf the weight 0."
+            )
+        groups = tuple(1 if i in along else n for i, n in enumerate(x.shape))
+        for label, w in zip(labels, ws, strict=True):
+            if not _broadcasts(jnp.shape(w), groups):
+                raise error(
+                    f"{label} must be a number, or an array that broadcasts to "
+                    f"{groups}, the shape of {'the groups' if along else 'the leaf'}; "
+                    f"{describe_leaf(path, x)}, and its {label} has shape "
+                    f"{jnp.shape(w)}."
                 )
-            x = x.astype(widen(x.dtype))
-            yield x, *(of_rank(jnp.asarray(w, x.dtype), x.ndim) for w in ws)
+        x = x.astype(widen(x.dtype))
+        return x, *(of_rank(jnp.asarray(w, x.dtype), x.ndim) for w in ws)
+
+
+def _broadcasts(shape, to):
+    """Whether an array of one shape can be repeated to have the other."""
+    if len(shape) > len(to):
+        return False
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return all(n in (1, m) for n, m in pairs)
 
 
 def _soft(x, threshold):
@@ -171,9 +196,6 @@ _NONNEGATIVE_L1 = _Leafwise(
 # One object for each set of axes: a program is known by the objects that it calls.
 @lru_cache(maxsize=64)
 def _groups(axes: tuple[int, ...]) -> _Leafwise:
-    def fits(x):
-        return x.ndim > 0 and all(-x.ndim <= a < x.ndim for a in axes)
-
     def norms(x):
         square = jnp.sum(x**2, axis=axes, keepdims=True)
         # The derivative of √ at 0 is infinite; of a zero group it must be zero.
@@ -187,8 +209,7 @@ def _groups(axes: tuple[int, ...]) -> _Leafwise:
         kept = size > threshold
         return jnp.where(kept, x * (1 - threshold / jnp.where(kept, size, 1)), 0)
 
-    needs = f"a leaf with the axes {axes} (give others weight 0)"
-    return _Leafwise("l21", of_leaf, shrink, fits, needs)
+    return _Leafwise("l21", of_leaf, shrink, axes)
 
 
 def _zero(tree):
@@ -203,28 +224,40 @@ def _identity(tree, step):
 
 def _regularizer(kind, **weights):
     """The regularizer of a kind, its weights checked where they are known."""
-    for label, tree in weights.items():
-        _check_weights(f"prox.{kind.name}", label, tree)
+    with naming(f"prox.{kind.name}"):
+        for label, tree in weights.items():
+            _check_weights(label, tree)
     return Regularizer(Partial(kind.value, weights), Partial(kind.prox, weights))
 
 
 def _is_zero(w):
-    return not isinstance(w, Tracer) and not np.any(np.asarray(w))
+    return is_known(w) and not np.any(np.asarray(w))
 
 
-def _check_weights(who, label, tree):
+def _check_weights(label, tree):
     if not jax.tree.leaves(tree):
-        raise ValueError(f"{who}: {label} must be a number ≥ 0; it is {tree!r}.")
+        raise error(f"{label} must be a number ≥ 0; it is {tree!r}.")
     for path, w in zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True):
         where = f"{label} at {path!r}" if path else label
-        if not isinstance(w, int | float) and not hasattr(w, "dtype"):
-            raise ValueError(
-                f"{who}: {where} must be a number ≥ 0 or an array of them; it is {w!r}."
+        if not _is_real(w):
+            raise error(
+                f"{where} must be a number ≥ 0 or an array of them; it is "
+                + (f"of dtype {w.dtype}." if hasattr(w, "dtype") else f"{w!r}.")
             )
-        known = not isinstance(w, Tracer | jax.ShapeDtypeStruct)
-        known = known and getattr(w, "is_fully_addressable", True)
+        if not is_known(w):
+            continue
         # By NumPy: inside ``jit``, JAX would not tell.
-        if known and not np.all(np.asarray(w) >= 0):
-            raise ValueError(
-                f"{who}: {where} must be a number ≥ 0, for r must be convex; it is {w}."
+        entries = np.ravel(w)
+        wrong = entries[~((entries >= 0) & np.isfinite(entries))]
+        if wrong.size:
+            raise error(
+                f"{where} must be ≥ 0 and finite, for r must be convex; it "
+                f"{'holds' if np.ndim(w) else 'is'} {wrong[0]}."
             )
+
+
+def _is_real(w):
+    if isinstance(w, bool) or not (isinstance(w, int | float) or hasattr(w, "dtype")):
+        return False
+    dtype = jnp.result_type(w)
+    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)

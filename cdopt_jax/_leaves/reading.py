@@ -129,6 +129,7 @@ class Reading:
         shape: The shape of the leaf.
         B: The metric.
         blocks: Into how many blocks the columns are cut.
+        told: Whether the mask says where the leaf lies on a mesh.
         computed_shape: The shape computed with: padded, or a device's own part.
         layout: Where the leaf lies on a mesh, if that is known and matters.
         across: The mapped axes that split the batch, inside ``shard_map``.
@@ -141,6 +142,7 @@ class Reading:
     shape: tuple[int, ...]
     B: Metric
     blocks: int
+    told: bool = False
     computed_shape: tuple[int, ...] = ()
     layout: Layout | None = None
     across: tuple[str, ...] = ()
@@ -313,6 +315,7 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
         shape=tuple(shape),
         B=spec.B,
         blocks=spec.blocks,
+        told=spec.sharding is not None,
         computed_shape=here,
     )
     n = max(reading.matrix)

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +51,7 @@ LOOSE, FAINT = 1e-3, 1e-6
 @public("minimize")
 def minimize(
     f: Callable[..., Any],
-    x0: chex.ArrayTree | Result,
+    x0: optax.Params | Result,
     mask: Mask = None,
     *,
     method: str | Method | optax.GradientTransformation = "auto",

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,7 +134,7 @@ class Structure:
 
 
 def structure_of(
-    params: chex.ArrayTree, mask: Mask
+    params: optax.Params, mask: Mask
 ) -> tuple[Structure, list[Array | None]]:
     """The structure of parameters, and the metrics that are arrays, leaf by leaf.
 
@@ -234,7 +233,7 @@ class Problem(NamedTuple):
         pairs = zip(self.structure.readings, self.metrics, strict=True)
         return self._replace(factors=[factor(*pair) for pair in pairs])
 
-    def read(self, params: chex.ArrayTree) -> Point:
+    def read(self, params: optax.Params) -> Point:
         """Parameters as a point."""
         x = self._matrices(params)
         pairs = zip(x, self.factors, strict=True)
@@ -503,7 +502,7 @@ class Problem(NamedTuple):
         ]
         return jnp.max(jnp.stack(found))
 
-    def true_feasibility(self, params: chex.ArrayTree) -> Array:
+    def true_feasibility(self, params: optax.Params) -> Array:
         """The largest ‖xᵀBx − I‖_F of parameters, in their own coordinates."""
         plain = self._replace(factors=[None] * len(self.factors))
         return plain.feasibility(self._matrices(params))
@@ -549,7 +548,7 @@ def dot(a: Point, b: Point) -> Array:
     return jnp.asarray(optax.tree.vdot(a, b))
 
 
-def feasibility_on_host(problem: Problem, params: chex.ArrayTree) -> float:
+def feasibility_on_host(problem: Problem, params: optax.Params) -> float:
     """The largest ‖xᵀBx − I‖_F, by NumPy in double precision."""
     grams = [
         np.swapaxes(x, -1, -2) @ (b @ x) for _, _, x, b in _on_host(problem, params)
@@ -558,7 +557,7 @@ def feasibility_on_host(problem: Problem, params: chex.ArrayTree) -> float:
     return max(float(np.max(e)) for e in off)
 
 
-def projected_on_host(problem: Problem, params: chex.ArrayTree) -> Any:
+def projected_on_host(problem: Problem, params: optax.Params) -> Any:
     """The nearest point of the manifold, by NumPy in double precision.
 
     In single precision xᵀBx cannot be formed to better than the condition number of B

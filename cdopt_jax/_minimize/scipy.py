@@ -4,10 +4,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -45,7 +45,7 @@ class ScipyObjective(NamedTuple):
 @public("scipy_objective")
 def scipy_objective(
     f: Callable[..., Any],
-    x0: chex.ArrayTree,
+    x0: optax.Params,
     mask: Mask = None,
     *,
     args: tuple[Any, ...] = (),
