@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import Array
 
-BUDGET, CERTIFIED, STALLED, DIVERGED, INTERRUPTED, STOPPED = range(6)
+BUDGET, CERTIFIED, STALLED, DIVERGED, INTERRUPTED, STOPPED, UNSETTLED = range(7)
 _ENDS = (
     "the budget of steps is used up",
     "the tolerance is met",
@@ -17,6 +17,7 @@ _ENDS = (
     "the objective or its gradient became infinite or NaN; this is the last good point",
     "interrupted; this is the point reached",
     "stopped by the callback; this is the point reached",
+    "the rows of nonnegative columns did not settle; this is a feasible point",
 )
 
 
@@ -72,6 +73,7 @@ _DATA = (
     "status",
     "history",
     "values",
+    "beta",
 )
 
 
@@ -100,6 +102,8 @@ class Result:
         status: Why it ended, as a number; ``message`` says it in words.
         history: The course.
         values: The objective at the end of each of the ``starts``; None for one start.
+        beta: By path, the weight β of each constrained leaf, for the methods on h; None
+            for the others.
         method: The method that ended the run.
         certificate: What ``stationarity`` is.
         compile_seconds: Spent on compilation; zero if nothing was compiled.
@@ -118,6 +122,7 @@ class Result:
     status: Array
     history: History
     values: Array | None
+    beta: dict[str, Array] | None
     method: str
     certificate: str
     compile_seconds: float = 0.0
