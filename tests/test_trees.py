@@ -185,11 +185,8 @@ def test_the_objective_hands_back_what_else_the_function_returns():
     def f(params, target):
         return distance(params, target), {"seen": params}
 
-    h = jax.jit(
-        jax.value_and_grad(
-            cdx.objective(f, MASK, beta=BETA, has_aux=True), has_aux=True
-        )
-    )
+    h = cdx.objective(f, MASK, beta=BETA, has_aux=True)
+    h = jax.jit(jax.value_and_grad(h, has_aux=True))
     params, target = tree(0), tree(10)
     (value, aux), slope = h(params, target)
     plain_value, plain_slope = plain_h(params, target)

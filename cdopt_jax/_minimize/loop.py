@@ -403,7 +403,7 @@ def traced(
         )
         return (end.params, end.steps, scale), (end, history)
 
-    columns = Phase(*(jnp.asarray(column) for column in zip(*phases, strict=True)))
+    columns = jax.tree.map(lambda *column: jnp.asarray(column), *phases)
     begin = (x0, jnp.zeros((), jnp.int32), jnp.zeros((), data.tol.dtype))
     _, (ends, histories) = lax.scan(phase, begin, columns)
     end = jax.tree.map(lambda a: a[-1], ends)

@@ -526,7 +526,7 @@ class Problem(NamedTuple):
         return jnp.stack(found)
 
     def automatic_beta(self, g: Point) -> Array:
-        """The automatic β of each constrained leaf for a gradient; 1 if that is zero."""
+        """The automatic β of each constrained leaf for a gradient; 1 for zero."""
         found = [
             jnp.max(weight(a, form))
             for a, form in zip(g, self.forms, strict=True)
