@@ -285,10 +285,9 @@ def advance(
     state, steps = lax.while_loop(goes_on, body, (course.state, course.steps))
     x = method.point(problem, state)
     look = problem.look(x)
-    # Where gradient and curvature vanish together nothing is small against both: what
-    # is at the rounding of the first gradient is small.
-    least = jnp.sqrt(jnp.finfo(look.value.dtype).eps) * prepared.scale
-    tolerance = data.tol * jnp.maximum(_scale(setup, look), least)
+    # Where gradient and curvature vanish together, nothing is small against both.
+    least = jnp.finfo(look.value.dtype).eps ** 2 * prepared.scale
+    tolerance = jnp.maximum(data.tol * _scale(setup, look), least)
     stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
@@ -466,7 +465,7 @@ def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
         regularizer = setup.regularizer.merge(data.weights)
 
     def f(params):
-        value = scalar(setup.f.merge([])(params, *args))
+        value = _value(setup, params, args)
         if setup.columns is None:
             return value
         return value + data.overlap * setup.columns.overlap(params)
@@ -490,7 +489,13 @@ def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
 
 def _on_batch(setup, data, batch):
     args = setup.args.merge(data.args)
-    return lambda params: scalar(setup.f.merge([])(params, *args, batch))
+    return lambda params: _value(setup, params, (*args, batch))
+
+
+def _value(setup, params, args):
+    """The value of f, in the dtype of the parameters."""
+    dtype = jnp.result_type(*setup.structure.dtypes, jnp.float32)
+    return scalar(setup.f.merge([])(params, *args)).astype(dtype)
 
 
 def _mean_over_batches(setup, data, batch):
