@@ -24,6 +24,7 @@ from cdopt_jax._minimize.result import (
     BUDGET,
     CERTIFIED,
     DIVERGED,
+    INFEASIBLE,
     STALLED,
     UNSETTLED,
     History,
@@ -224,13 +225,14 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     smooth = jnp.isfinite(look.slope)
-    met = stationarity <= tolerance
+    feasibility = problem.true_feasibility(problem.write(x))
+    met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
     course = Course(
         state=state,
         steps=jnp.asarray(taken, jnp.int32),
         value=look.whole_value,
-        feasibility=problem.true_feasibility(problem.write(x)),
+        feasibility=feasibility,
         stationarity=stationarity.astype(look.value.dtype),
         tolerance=tolerance,
         status=status.astype(jnp.int32),
@@ -292,16 +294,18 @@ def advance(
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
     sound = jnp.isfinite(look.value) & jnp.isfinite(look.slope)
+    feasibility = problem.true_feasibility(problem.write(x))
+    met = stationarity <= tolerance
     status = jnp.select(
-        [~sound, stationarity <= tolerance, method.stalled(state)],
-        [DIVERGED, CERTIFIED, STALLED],
+        [~sound, met & _feasible(feasibility), met, method.stalled(state)],
+        [DIVERGED, CERTIFIED, INFEASIBLE, STALLED],
         BUDGET,
     )
     new = Course(
         state=state,
         steps=steps,
         value=look.whole_value,
-        feasibility=problem.true_feasibility(problem.write(x)),
+        feasibility=feasibility,
         stationarity=stationarity.astype(look.value.dtype),
         tolerance=tolerance,
         status=status.astype(jnp.int32),
@@ -326,7 +330,8 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         stationarity = method.residual(problem, course.state)
         stationarity = stationarity.astype(course.stationarity.dtype)
         met = (stationarity <= course.tolerance) & (status != DIVERGED)
-        status = jnp.where(met, CERTIFIED, status)
+        end = jnp.where(_feasible(course.feasibility), CERTIFIED, INFEASIBLE)
+        status = jnp.where(met, end, status)
     return Ending(
         params=params,
         projected=problem.write(problem.project(x)),
@@ -370,11 +375,14 @@ def traced(
         here, start = phase_data(setup, data, options, before, scale)
         # Both starts, plain and perturbed, by one program that is compiled once.
         both = lax.map(
-            lambda noise: opening(setup, here, start, noise, taken),
+            lambda noise: opening(
+                setup, choose(noise > 0, nearby(here), here), start, noise, taken
+            ),
             jnp.asarray([0, NOISE], data.tol.dtype),
         )
         plain, moved = (jax.tree.map(lambda a, i=i: a[i], both) for i in (0, 1))
         first = choose(plain.stationary, moved, plain)
+        here = choose(plain.stationary, nearby(here), here)
 
         def piece(course, until):
             until = jnp.minimum(taken + until, budget)
@@ -451,6 +459,16 @@ def _row(prepared, course):
         course.feasibility,
         course.stationarity / unit,
     )
+
+
+def _feasible(feasibility):
+    """Whether a point is near enough to the manifold for a certificate."""
+    return feasibility <= jnp.sqrt(jnp.finfo(feasibility.dtype).eps)
+
+
+def nearby(data: Data) -> Data:
+    """The arrays for a perturbed start, which must not count as stationary at once."""
+    return data._replace(tol=jnp.minimum(data.tol, 0.01 * NOISE).astype(data.tol.dtype))
 
 
 def _rounding(value):

@@ -27,6 +27,7 @@ from cdopt_jax._minimize.loop import (
     Data,
     Ending,
     Setup,
+    nearby,
     phase_data,
     problem_of,
 )
@@ -41,7 +42,14 @@ from cdopt_jax._minimize.problem import (
     structure_of,
 )
 from cdopt_jax._minimize.proximal import Proximal
-from cdopt_jax._minimize.result import CERTIFIED, UNSETTLED, History, Info, Result
+from cdopt_jax._minimize.result import (
+    CERTIFIED,
+    INFEASIBLE,
+    UNSETTLED,
+    History,
+    Info,
+    Result,
+)
 from cdopt_jax._minimize.run import (
     Callback,
     Ended,
@@ -232,10 +240,14 @@ def minimize(
     if single and any(b is not None for b in metrics):
         # xᵀBx is formed in double precision, or its rounding would be all that is seen.
         problem = problem_of(setup, data, None)
+        off = feasibility_on_host(problem, result.params)
+        lost = bool(result.converged) and off > usual
         result = dataclasses.replace(
             result,
             projected=projected_on_host(problem, result.projected),
-            feasibility=jnp.asarray(feasibility_on_host(problem, result.params), dtype),
+            feasibility=jnp.asarray(off, dtype),
+            converged=result.converged & (not lost),
+            status=jnp.where(lost, INFEASIBLE, result.status),
         )
     return result
 
@@ -307,8 +319,9 @@ def _phase(
     if many or not bool(begun.opened.stationary):
         return found
     # It may be a saddle: what is found from nearby counts if it is lower.
-    nearby = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
-    other = finish(setup, data, nearby, budget, watch)
+    data = nearby(data)
+    begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
+    other = finish(setup, data, begun, budget, watch)
     value = float(found.end.value)
     slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
     lower = float(other.end.value) < value - slack
@@ -342,7 +355,7 @@ def _warn(moved, dtype):
         warnings.warn(
             "minimize: x0 is not on the manifold; its projection was taken, which "
             f"moves an entry by {distance:.1e}.",
-            stacklevel=4,
+            stacklevel=6,
         )
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-LOOSE, FAINT = 1e-3, 1e-6
+LOOSE, FAINT = 1e-3, 1e-9
 """The tolerance of a phase that goes ahead, and the strength of r in a continuation."""
 
 FREE, SETTLED, BOUND = range(3)

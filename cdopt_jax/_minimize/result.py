@@ -9,7 +9,16 @@ import jax
 import numpy as np
 from jax import Array
 
-BUDGET, CERTIFIED, STALLED, DIVERGED, INTERRUPTED, STOPPED, UNSETTLED = range(7)
+(
+    BUDGET,
+    CERTIFIED,
+    STALLED,
+    DIVERGED,
+    INTERRUPTED,
+    STOPPED,
+    UNSETTLED,
+    INFEASIBLE,
+) = range(8)
 _ENDS = (
     "the budget of steps is used up",
     "the tolerance is met",
@@ -18,6 +27,7 @@ _ENDS = (
     "interrupted; this is the point reached",
     "stopped by the callback; this is the point reached",
     "the rows of nonnegative columns did not settle; this is a feasible point",
+    "the tolerance is met, but B is too ill-conditioned for the precision of x0",
 )
 
 
@@ -98,7 +108,8 @@ class Result:
         tolerance: What the certificate had to fall below.
         sparsity: The share of the entries of ``proximal`` that are exactly zero.
         steps: How many were taken.
-        converged: Whether the certificate met the tolerance.
+        converged: Whether the certificate met the tolerance, at a point on the
+            manifold: ``feasibility`` is at most the square root of the precision.
         status: Why it ended, as a number; ``message`` says it in words.
         history: The course.
         values: The objective at the end of each of the ``starts``; None for one start.
