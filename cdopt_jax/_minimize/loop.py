@@ -395,6 +395,8 @@ def traced(
         # A start that was stationary is the end, unless there is a lower point nearby.
         gain = plain.course.value / plain.prepared.unit
         lower = course.value / first.prepared.unit < gain - _rounding(gain)
+        # Values have r at its full strength, also where it is yet to count.
+        lower = lower | (here.strength < 1)
         keep = plain.stationary & ~lower
         prepared = choose(keep, plain.prepared, first.prepared)
         course = choose(keep, plain.course, course)

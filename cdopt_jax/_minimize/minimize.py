@@ -318,13 +318,14 @@ def _phase(
     found = finish(setup, data, begun, budget, watch)
     if many or not bool(begun.opened.stationary):
         return found
-    # It may be a saddle: what is found from nearby counts if it is lower.
+    # It may be a saddle: what is found from nearby counts if it is lower, or if r is
+    # yet to count, since values have r at its full strength.
     data = nearby(data)
     begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
     other = finish(setup, data, begun, budget, watch)
     value = float(found.end.value)
     slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
-    lower = float(other.end.value) < value - slack
+    lower = float(other.end.value) < value - slack or float(data.strength) < 1
     return other.after(found) if lower else found
 
 
