@@ -137,9 +137,9 @@ def stationarity(
 
 def objective(
     f: Callable[..., Any],
-    beta: float | str,
     mask: Mask = None,
     *,
+    beta: float | str,
     has_aux: bool = False,
 ) -> Callable[..., Any]:
     """The constraint dissolving function of ``f``, for any unconstrained solver.
@@ -151,10 +151,10 @@ def objective(
 
     Args:
         f: A function of the parameters, and of further arguments that are passed on.
+        mask: Which leaves are constrained; see `where`.
         beta: The weight β > 0. With ``"auto"`` each leaf has its own, a small multiple
             of the gradient of f at A(x), which is then evaluated for it; it counts as
             a constant in the gradient of h.
-        mask: Which leaves are constrained; see `where`.
         has_aux: Whether ``f`` returns a pair of its value and something else.
 
     Returns:

@@ -10,7 +10,7 @@ kind differ in their leaves only, so that `minimize` compiles one program for bo
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -84,13 +84,27 @@ def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
 
 
 def nonnegative_l1(weight: Any) -> Regularizer:
-    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
+    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free.
+
+    Orthonormal columns that are nonnegative have no row in common. `minimize` has its
+    own phases for them, of which ``result.method`` is ``"nonnegative"``.
+    """
     return _regularizer(_NONNEGATIVE_L1, weight=weight)
 
 
 def none() -> Regularizer:
     """No regularizer: its value is zero and its proximal map the identity."""
     return Regularizer(_zero, _identity)
+
+
+def nonnegative_leaves(regularizer: Regularizer, tree: chex.ArrayTree) -> list[bool]:
+    """Which leaves a regularizer is infinite for, unless they are nonnegative."""
+    value = regularizer.value
+    kind = value.func if isinstance(value, Partial) else None
+    if not isinstance(value, Partial) or kind != _NONNEGATIVE_L1.value:
+        return [False] * len(jax.tree.leaves(tree))
+    (weights,) = value.args
+    return [item is not None for item in _NONNEGATIVE_L1.weighted(weights, tree)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +125,7 @@ class _Leafwise:
 
     def value(self, weights: dict[str, Any], tree: optax.Params) -> Array:
         """The sum over the leaves."""
-        items = self._weighted(weights, tree)
+        items = self.weighted(weights, tree)
         return jnp.asarray(sum(self.of_leaf(*item) for item in items if item))
 
     def prox(self, weights: dict[str, Any], tree: optax.Params, step: ArrayLike) -> Any:
@@ -126,9 +140,9 @@ class _Leafwise:
             step_here = jnp.asarray(step, item[0].dtype)
             return self.shrink(*item, step_here).astype(jnp.result_type(leaf))
 
-        return treedef.unflatten(map(one, leaves, self._weighted(weights, tree)))
+        return treedef.unflatten(map(one, leaves, self.weighted(weights, tree)))
 
-    def _weighted(self, weights, tree):
+    def weighted(self, weights: dict[str, Any], tree: chex.ArrayTree) -> Iterator[Any]:
         """Each leaf with its weights, in the dtype of the computation, or None."""
         # Also where a transformation calls it: the mistake is in the weights.
         with user_code(), naming(f"prox.{self.name}"):

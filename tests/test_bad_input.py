@@ -66,7 +66,7 @@ def number_rows() -> dict[str, Row]:
     factories: dict[str, Any] = {
         "dissolve_gradients-beta": cdx.dissolve_gradients,
         "add_penalty-beta": cdx.add_penalty,
-        "objective-beta": lambda beta: cdx.objective(jnp.sum, beta),
+        "objective-beta": lambda beta: cdx.objective(jnp.sum, beta=beta),
         "proximal_step-learning_rate": lambda rate: cdx.proximal_step(
             rate, prox.none()
         ),
@@ -216,11 +216,11 @@ def more_rows() -> dict[str, Row]:
     for kind, (f, words) in objectives.items():
         for beta in (1.0, "auto"):
             rows[f"objective-returns-{kind}-{beta}"] = (
-                lambda f=f, beta=beta: cdx.objective(f, beta, MASK)(PARAMS),
+                lambda f=f, beta=beta: cdx.objective(f, MASK, beta=beta)(PARAMS),
                 ["objective: f must return one real number", *words],
             )
     rows["objective-no-pair"] = (
-        lambda: cdx.objective(lambda _: 0.0, 1.0, MASK, has_aux=True)(PARAMS),
+        lambda: cdx.objective(lambda _: 0.0, MASK, beta=1.0, has_aux=True)(PARAMS),
         ["objective: f must return a pair", "has_aux", "a float"],
     )
     shapes = jax.eval_shape(lambda: {"w": W})
@@ -416,7 +416,7 @@ ROWS: dict[str, Row] = {
         ["dissolve_gradients: beta", '"auto"', "'automatic'"],
     ),
     "objective-beta-schedule": (
-        lambda: cdx.objective(jnp.sum, lambda _: 1.0),
+        lambda: cdx.objective(jnp.sum, beta=lambda _: 1.0),
         ["objective: beta", "number", "schedule"],
     ),
     "stiefel-B-list": (
@@ -463,7 +463,7 @@ ROWS: dict[str, Row] = {
         }.items()
     },
     "objective-no-function": (
-        lambda: cdx.objective(None, 1.0),
+        lambda: cdx.objective(None, beta=1.0),
         ["objective: f must be", "None"],
     ),
     "project-array": (

@@ -133,7 +133,7 @@ def test_projecting_moves_a_point_and_its_dissolved_image_little(seed, kind):
 @jax.jit
 def _dissolving(x, c, weight, beta):
     """h and its gradient for f(X) = weight·‖X‖₁ + ⟨C, X⟩."""
-    h = cdx.objective(lambda y: weight * jnp.abs(y).sum() + jnp.sum(c * y), beta)
+    h = cdx.objective(lambda y: weight * jnp.abs(y).sum() + jnp.sum(c * y), beta=beta)
     return jax.value_and_grad(h)(x)
 
 
@@ -182,7 +182,7 @@ def test_on_the_manifold_only_the_projected_gradient_is_left(shape, metric):
     def f(y, c):
         return jnp.sum(jnp.abs(y)) + jnp.sum(c * y**3)
 
-    h = jax.jit(jax.value_and_grad(cdx.objective(f, 3.0, mask)))
+    h = jax.jit(jax.value_and_grad(cdx.objective(f, mask, beta=3.0)))
     for x, c in points(shape, 2):
         x = jnp.asarray(polar(x, b))
         value, slope = h(x, c)
