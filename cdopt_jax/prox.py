@@ -7,6 +7,8 @@ leaves its leaf alone.
 
 A regularizer made here is itself a tree, whose leaves are its weights. Two of the same
 kind differ in their leaves only, so that `minimize` compiles one program for both.
+
+Of a complex leaf |x| is the modulus, and what is shrunk keeps its phase.
 """
 
 import dataclasses
@@ -24,7 +26,13 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
-from ._math.products import of_rank, widen
+from ._math.products import (
+    is_complex,
+    of_rank,
+    real_dtype,
+    squared_modulus,
+    widen,
+)
 
 
 class Regularizer(NamedTuple):
@@ -76,12 +84,15 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
 
 
 def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
-    """l1_weight·Σ|x| + (l2_weight/2)·Σx²."""
+    """l1_weight·Σ|x| + (l2_weight/2)·Σ|x|²."""
     return _regularizer(_ELASTIC_NET, l1_weight=l1_weight, l2_weight=l2_weight)
 
 
 def nonnegative_l1(weight: Any) -> Regularizer:
-    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
+    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free.
+
+    Complex leaves have no order, and are refused unless their weight is zero.
+    """
     return _regularizer(_NONNEGATIVE_L1, weight=weight)
 
 
@@ -106,7 +117,7 @@ class _Leafwise:
     of_leaf: Callable[..., Array]
     shrink: Callable[..., Array]
     fits: Callable[[Array], bool] = lambda _: True
-    needs: str = "a real floating-point leaf"
+    needs: str = "a floating-point leaf"
 
     def value(self, weights: dict[str, Any], tree: chex.ArrayTree) -> Array:
         """The sum over the leaves."""
@@ -122,7 +133,7 @@ class _Leafwise:
         def one(leaf, item):
             if item is None:
                 return leaf
-            step_here = jnp.asarray(step, item[0].dtype)
+            step_here = jnp.asarray(step, real_dtype(item[0].dtype))
             return self.shrink(*item, step_here).astype(jnp.result_type(leaf))
 
         return treedef.unflatten(map(one, leaves, self._weighted(weights, tree)))
@@ -139,12 +150,13 @@ class _Leafwise:
                 yield None
                 continue
             x = jnp.asarray(leaf)
-            if not jnp.issubdtype(x.dtype, jnp.floating) or not self.fits(x):
+            if not jnp.issubdtype(x.dtype, jnp.inexact) or not self.fits(x):
                 raise ValueError(
                     f"prox.{self.name}: needs {self.needs}; {describe_leaf(path, x)}."
                 )
             x = x.astype(widen(x.dtype))
-            yield x, *(of_rank(jnp.asarray(w, x.dtype), x.ndim) for w in ws)
+            real = real_dtype(x.dtype)
+            yield x, *(of_rank(jnp.asarray(w, real), x.ndim) for w in ws)
 
 
 def _soft(x, threshold):
@@ -158,13 +170,15 @@ _L1 = _Leafwise(
 )
 _ELASTIC_NET = _Leafwise(
     "elastic_net",
-    lambda x, w1, w2: jnp.sum(w1 * jnp.abs(x) + w2 / 2 * x**2),
+    lambda x, w1, w2: jnp.sum(w1 * jnp.abs(x) + w2 / 2 * squared_modulus(x)),
     lambda x, w1, w2, step: _soft(x, step * w1) / (1 + step * w2),
 )
 _NONNEGATIVE_L1 = _Leafwise(
     "nonnegative_l1",
     lambda x, w: jnp.where(jnp.all(x >= 0), jnp.sum(w * x), jnp.inf),
     lambda x, w, step: jnp.maximum(x - step * w, 0),
+    lambda x: not is_complex(x),
+    "a real floating-point leaf, since complex numbers have no order",
 )
 
 
@@ -175,7 +189,7 @@ def _groups(axes: tuple[int, ...]) -> _Leafwise:
         return x.ndim > 0 and all(-x.ndim <= a < x.ndim for a in axes)
 
     def norms(x):
-        square = jnp.sum(x**2, axis=axes, keepdims=True)
+        square = jnp.sum(squared_modulus(x), axis=axes, keepdims=True)
         # The derivative of √ at 0 is infinite; of a zero group it must be zero.
         return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 
