@@ -20,8 +20,7 @@ from ._checks import (
 from ._errors import error, naming, public, user_code
 from ._leaves.masks import Mask
 from ._leaves.paths import describe_leaf, leaf_paths, leaves_beside
-from ._leaves.view import View
-from ._math.automatic_beta import weight
+from ._leaves.view import View, automatic_weight
 from ._math.products import widen
 
 
@@ -107,7 +106,8 @@ def stationarity(
 
     Args:
         params: The parameters.
-        grads: The gradient of f at ``params``.
+        grads: The gradient of f at ``params``; of complex parameters
+            ``jnp.conj(jax.grad(f)(params))``, as for the transformations.
         mask: Which leaves are constrained; see `where`.
 
     Returns:
@@ -126,7 +126,7 @@ def stationarity(
 
     def squares(group, g):
         d = stiefel.vjp(group.x, g, **group.form.arguments)
-        return group.form.dot(d, d)
+        return group.form.dot(d, d) * group.scale**2
 
     constrained = view.total(squares, view.select(grads, "grads"))
     norms = iter(jnp.sqrt(constrained))
@@ -197,9 +197,7 @@ def objective(
                 fixed = jax.lax.stop_gradient(point)
                 grads = jax.grad(f, has_aux=has_aux)(fixed, *args, **kwargs)
             grads = jax.lax.stop_gradient(grads[0] if has_aux else grads)
-            betas = view.largest(
-                lambda group, g: weight(g, group.form), view.select(grads, "gradients")
-            )
+            betas = view.largest(automatic_weight, view.select(grads, "gradients"))
         penalties = view.total(
             lambda group: stiefel.penalty(group.x, **group.form.arguments)
         )

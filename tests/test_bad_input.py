@@ -33,7 +33,6 @@ LEAVES = {
     "vector": (V, ["shape (3,)", "dtype float64", "Stiefel(rows=0, columns=())"]),
     "integer": (W.astype(int), ["shape (4, 2)", "dtype int64", "cast it"]),
     "boolean": (W > 0, ["shape (4, 2)", "dtype bool", "Leave it out"]),
-    "complex": (W + 0j, ["shape (4, 2)", "dtype complex128", "real"]),
     "empty": (jnp.zeros((3, 0)), ["shape (3, 0)", "dtype float64", "Leave it out"]),
     "python-float": (1.5, ["type float", "Leave it out"]),
     "string": ("weights", ["type str", "Leave it out"]),
@@ -308,8 +307,11 @@ METRICS: dict[str, Row] = {
     "vector": (jnp.ones(4), ["(n, n)", "(4,)"]),
     "not-symmetric": (ASYMMETRIC, ["symmetric", "(B + B.T) / 2"]),
     "nan": (jnp.eye(4) * jnp.nan, ["finite"]),
-    "complex": (jnp.eye(4) + 0j, ["real floating point", "complex128"]),
-    "integer": (jnp.eye(4, dtype=int), ["real floating point", "int64"]),
+    "complex, not Hermitian": (
+        jnp.eye(4) + 1j * jnp.eye(4)[::-1],
+        ["Hermitian", "B.conj().T"],
+    ),
+    "integer": (jnp.eye(4, dtype=int), ["floating point, real or complex", "int64"]),
 }
 
 ROWS: dict[str, Row] = {

@@ -75,7 +75,7 @@ def describe(params: Any, mask: Mask = None) -> str:
         lines.append(
             (
                 *head,
-                f"{n} × {p}" + (" in B" if r.B is not None else ""),
+                f"{n} × {p}" + _details(r),
                 str(math.prod(r.stack)),
                 "rows" if r.wide else "columns",
                 _feasibility(leaf, r),
@@ -88,11 +88,17 @@ def describe(params: Any, mask: Mask = None) -> str:
     )
 
 
+def _details(r):
+    """What a reading has besides its axes."""
+    scale = "" if r.scale == 1 else f", scale {r.scale:.4g}"
+    return (" in B" if r.B is not None else "") + scale
+
+
 def _default_reading(path, leaf):
     """The reading of a leaf without a mask, or in words why it has none."""
     if not is_array(leaf):
         return "no array"
-    floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    floating = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
     if not floating or jnp.ndim(leaf) < 2 or path.rpartition("/")[2] in NOT_MATRICES:
         return "no matrix"
     try:

@@ -21,6 +21,7 @@ from jax import Array, lax
 from jax.core import Tracer
 
 from cdopt_jax._checks import check_params
+from cdopt_jax._math.automatic_beta import weight
 from cdopt_jax._math.products import Form
 from cdopt_jax._math.sharding import on_one_device
 from cdopt_jax._math.stacks import split
@@ -53,6 +54,11 @@ class Group(NamedTuple):
     x: Array
     form: Form
     dtype: Any
+
+    @property
+    def scale(self) -> float:
+        """What the leaves are divided by to be the matrices."""
+        return self.readings[0].scale
 
     def stack(self, leaves: Sequence[Any]) -> Array:
         """The matrices of other leaves, one for each constrained leaf, beside x."""
@@ -135,7 +141,7 @@ class View:
         for i, (leaf, r) in enumerate(zip(self.points, self.readings, strict=True)):
             small = math.prod(r.shape) <= SMALL and on_one_device(leaf)
             tall = sorted(r.matrix, reverse=True)
-            kind = (r.stack, *tall, leaf.dtype, id(r.B), r.layout, r.across)
+            kind = (r.stack, *tall, leaf.dtype, id(r.B), r.scale, r.layout, r.across)
             found.setdefault(kind if small and self.together else i, []).append(i)
         return [self._group(tuple(members)) for members in found.values()]
 
@@ -232,6 +238,11 @@ class View:
             for r, slot in zip(bare, slots, strict=True)
         ]
         return view
+
+
+def automatic_weight(group: Group, g: Array) -> Array:
+    """The weight β that a gradient asks for, in the unit of the matrices."""
+    return weight(g, group.form) * group.scale**2
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,13 +3,12 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.problem import Look, Point, Problem, value_and_gradient
 
 PATIENCE = 10
 """After so many line searches in a row that found nothing the run has stalled."""
@@ -64,7 +63,7 @@ class LBFGS(Method):
         """The state at a point."""
         del key
         betas = starting_betas(problem, look)
-        value, gradient = jax.value_and_grad(problem.dissolved)(x, betas)
+        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
         return State(
             x=x,
             betas=betas,
@@ -89,7 +88,7 @@ class LBFGS(Method):
             value_fn=h,
         )
         x: Any = optax.apply_updates(state.x, updates)
-        value, gradient = jax.value_and_grad(h)(x)
+        value, gradient = value_and_gradient(h)(x)
         better = value < state.value
         # A step that the line search could not mend is not taken.
         x, value, gradient = choose(
@@ -143,7 +142,7 @@ def reweighted(
     strayed = problem.feasibility(x) > STRAYED
 
     def anew():
-        found = jax.value_and_grad(problem.dissolved)(x, GROWTH * betas)
-        return GROWTH * betas, *found
+        larger = GROWTH * betas
+        return larger, *value_and_gradient(lambda x: problem.dissolved(x, larger))(x)
 
     return lax.cond(strayed, anew, lambda: (betas, value, gradient))

@@ -15,11 +15,19 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize.checks import scalar
 from cdopt_jax._minimize.method import Method, choose
 from cdopt_jax._minimize.nonnegative import Columns
 from cdopt_jax._minimize.phase import BOUND, Phase
-from cdopt_jax._minimize.problem import Look, Point, Problem, Structure
+from cdopt_jax._minimize.problem import (
+    Look,
+    Point,
+    Problem,
+    Structure,
+    from_real_parts,
+    real_parts,
+)
 from cdopt_jax._minimize.result import (
     BUDGET,
     CERTIFIED,
@@ -206,7 +214,8 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     x = problem.project(given)
     start = problem.write(x)
     leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
-    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(x[0].dtype) for a, b in leaves]
+    dtype = real_dtype(x[0].dtype)
+    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in leaves]
     x = _perturbed(setup, problem, x, noise)
     look = problem.look(x)
     unit = _unit(look)
@@ -537,8 +546,9 @@ def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
         jnp.cos(12.9898 * (1 + index + jnp.arange(a.size, dtype=a.dtype))).reshape(
             a.shape
         )
-        for index, a in enumerate(x)
+        for index, a in enumerate(real_parts(x))
     ]
+    waves = from_real_parts(waves, x)
     size = noise * optax.tree.norm(x) / optax.tree.norm(waves)
     moved = optax.tree.add_scale(x, size, waves)
     if setup.columns is not None:

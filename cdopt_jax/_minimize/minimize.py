@@ -14,6 +14,7 @@ from jax.core import Tracer
 
 from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize import implicit
 from cdopt_jax._minimize.checks import (
     check_leaves,
@@ -96,7 +97,8 @@ def minimize(
     x0, args=(a,)).projected))``. The derivative is as accurate as the solution is.
 
     Args:
-        f: From the parameters, and ``args``, to a real scalar.
+        f: From the parameters, and ``args``, to a real scalar. Parameters may be
+            complex; gradients are conjugated here, and not by the user.
         x0: Where to start: parameters, or a `Result` from whose ``params`` to go on.
             What is constrained is projected to the manifold first, with a warning where
             that changes it. A start that is stationary is perturbed, and counts as the
@@ -190,7 +192,7 @@ def minimize(
         regularizer=static_regularizer,
         columns=columns,
     )
-    dtype = jnp.result_type(*structure.dtypes, jnp.float32)
+    dtype = real_dtype(jnp.result_type(*structure.dtypes, jnp.float32))
     usual = float(jnp.finfo(dtype).eps) ** 0.5
     data = Data(
         args=arrays,

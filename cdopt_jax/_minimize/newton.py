@@ -11,7 +11,14 @@ from jax import Array, lax
 
 from cdopt_jax._minimize.dissolved_lbfgs import reweighted, starting_betas
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, dot
+from cdopt_jax._minimize.problem import (
+    Look,
+    Point,
+    Problem,
+    dot,
+    gradient_of,
+    value_and_gradient,
+)
 
 LARGEST = 0.3
 """A step of this length stays inside the region in which h is faithful to f."""
@@ -80,7 +87,7 @@ class Newton(Method):
         """The state at a point."""
         del key
         betas = starting_betas(problem, look)
-        value, gradient = jax.value_and_grad(problem.dissolved)(x, betas)
+        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
         return State(
             x=x,
             betas=betas,
@@ -96,11 +103,11 @@ class Newton(Method):
             return problem.dissolved(x, state.betas)
 
         def hessian(d):
-            return jax.jvp(jax.grad(h), (state.x,), (d,))[1]
+            return jax.jvp(gradient_of(h), (state.x,), (d,))[1]
 
         found = _steihaug(hessian, state.gradient, state.radius, self.products)
         x = optax.tree.add(state.x, found.step)
-        value, gradient = jax.value_and_grad(h)(x)
+        value, gradient = value_and_gradient(h)(x)
         linear = dot(state.gradient, found.step)
         predicted = -linear - dot(found.step, found.image) / 2
         # Near a solution both falls drown in rounding, and the step is right.

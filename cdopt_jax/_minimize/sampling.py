@@ -14,7 +14,14 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import EDGE, Look, Point, Problem
+from cdopt_jax._minimize.problem import (
+    EDGE,
+    Look,
+    Point,
+    Problem,
+    from_real_parts,
+    real_parts,
+)
 from cdopt_jax._minimize.sampled_gradients import nearest, sampled_gradients
 
 HALVINGS = 30
@@ -91,10 +98,11 @@ class Sampling(Method):
         rows = sampled_gradients(problem, state.x, now, state.radius, self.samples)
         g = nearest(rows)
         distance = jnp.linalg.norm(g)
-        ends, direction = 0, []
-        for a in state.x:
-            direction.append(g[ends : ends + a.size].reshape(a.shape))
+        ends, parts = 0, []
+        for a in real_parts(state.x):
+            parts.append(g[ends : ends + a.size].reshape(a.shape))
             ends += a.size
+        direction = from_real_parts(parts, state.x)
 
         def attempt(t):
             trial = optax.tree.add_scale(state.x, -t, direction)

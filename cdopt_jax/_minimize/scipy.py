@@ -15,7 +15,12 @@ from cdopt_jax._errors import public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._minimize.checks import number
 from cdopt_jax._minimize.dissolved_lbfgs import STRAYED
-from cdopt_jax._minimize.problem import Problem, structure_of
+from cdopt_jax._minimize.problem import (
+    Problem,
+    from_real_parts,
+    real_parts,
+    structure_of,
+)
 from cdopt_jax._trees import project
 
 
@@ -55,6 +60,7 @@ def scipy_objective(
 
     It is that of `objective` where ‖xᵀBx − I‖ is below one half. Farther out, where h
     may fall without bound, there is a wall around it, since a line search goes there.
+    A vector holds the real and the imaginary parts of complex parameters.
 
     Args:
         f: From the parameters, and ``args``, to a real scalar.
@@ -90,7 +96,11 @@ def scipy_objective(
     gradient = jax.grad(problem.smooth)(problem.read(start))
     betas = problem.automatic_beta(gradient)
     betas = betas if automatic else jnp.full_like(betas, given)
-    flat, unravel = ravel_pytree(start)
+    leaves, treedef = jax.tree.flatten(start)
+    flat, unravel_parts = ravel_pytree(real_parts(leaves))
+
+    def unravel(v):
+        return treedef.unflatten(from_real_parts(unravel_parts(v), leaves))
 
     def h(v):
         return problem.dissolved(problem.read(unravel(v)), betas.astype(v.dtype))
