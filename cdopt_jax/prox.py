@@ -165,7 +165,9 @@ class _Leafwise:
         x = jnp.asarray(leaf)
         kind = jnp.floating if self.ordered else jnp.inexact
         if not jnp.issubdtype(x.dtype, kind):
-            wanted = "real floating point" if self.ordered else "floating point"
+            wanted = "floating point"
+            if self.ordered:
+                wanted = "real, since complex numbers have no order"
             raise error(
                 f"a regularized leaf must be {wanted}; {describe_leaf(path, x)}. Give "
                 "this leaf the weight 0."

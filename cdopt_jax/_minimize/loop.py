@@ -523,7 +523,7 @@ def _on_batch(setup, data, batch):
 
 def _value(setup, params, args):
     """The value of f, in the dtype of the parameters."""
-    dtype = jnp.result_type(*setup.structure.dtypes, jnp.float32)
+    dtype = real_dtype(jnp.result_type(*setup.structure.dtypes, jnp.float32))
     return scalar(setup.f.merge([])(params, *args)).astype(dtype)
 
 
