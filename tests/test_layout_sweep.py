@@ -171,7 +171,8 @@ def residual(leaf: Any, reading: cdx.Stiefel) -> float:
     stack = x.transpose(*batch, *rows, *columns).reshape(-1, n, p)
     matrices = [m for x in stack for m in np.split(x, reading.blocks, axis=1)]
     tall = [m.T if m.shape[0] < m.shape[1] else m for m in matrices]
-    return max(np.linalg.norm(m.T @ m - np.eye(m.shape[1]), 2) for m in tall)
+    norms = [np.linalg.norm(m.T @ m - np.eye(m.shape[1]), 2) for m in tall]
+    return float(max(norms))
 
 
 def check(name: str, specs: list[P], mesh: Any, update: Any, tx: Any) -> None:
@@ -189,7 +190,7 @@ def check(name: str, specs: list[P], mesh: Any, update: Any, tx: Any) -> None:
             assert u.sharding.is_equivalent_to(params[spec].sharding, x.ndim)
         # Inside `shard_map` a device chooses the way to a point by its own matrices,
         # and the bound depends on the way.
-        ends = optax.apply_updates(params, updates)
+        ends: Any = optax.apply_updates(params, updates)
         for spec, bound in zip(sorted(ends), after.guard.bound, strict=True):
             true = residual(ends[spec], KERNELS[name].reading)
             assert true <= bound <= BOUNDS[length], (length, spec, true, bound)

@@ -33,9 +33,10 @@ def first_view(params: Any, mask: Mask) -> View:
                 f"is laid out as {r.hidden_layout}. {_what_to_write(r.hidden_layout)}"
             )
         # A metric that is split among devices may need to be inside ``shard_map``.
-        testable = callable(r.B) and r.layout is None and is_known(leaf)
-        if testable and (fault := indefinite_fault(r.B, r.read(leaf))):
-            raise error(f"{fault}. {describe_leaf(path, leaf)}.")
+        if callable(r.B) and r.layout is None and is_known(leaf):
+            fault = indefinite_fault(r.B, r.read(leaf))
+            if fault is not None:
+                raise error(f"{fault}. {describe_leaf(path, leaf)}.")
     return view
 
 
