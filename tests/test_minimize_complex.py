@@ -163,7 +163,7 @@ def test_many_starts_and_vmap():
         distance, start(), args=(TARGET,), starts=3, key=jax.random.key(1)
     )
     best = float(distance(polar(TARGET), TARGET))
-    np.testing.assert_allclose(found.values, best, atol=1e-9)
+    np.testing.assert_allclose(np.asarray(found.values), best, atol=1e-9)
     targets = normal((2, N, P), 9, "complex128")
 
     def solve(target):
