@@ -268,7 +268,7 @@ def metric_fault(
                     "rounding"
                 )
             return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
-        diagonal = np.diagonal(b).real
+        diagonal = np.real(np.diagonal(b))
         if not (diagonal > 0).all():
             return (
                 "B must be positive definite, and its diagonal above zero; its least "

@@ -84,7 +84,8 @@ def feasibility(params: optax.Params, mask: Mask = None) -> dict[str, Array]:
         mask: Which leaves are constrained; see `where`.
 
     Returns:
-        ‖xᵀBx − I‖_F by path, the largest one for a leaf that holds many matrices.
+        ‖xᵀBx − I‖_F by path, the largest one for a leaf that holds many matrices, and
+        ‖xᵀBx/c² − I‖_F for a leaf with a scale c.
 
     Examples:
         >>> import jax.numpy as jnp, cdopt_jax as cdx
@@ -147,7 +148,8 @@ def objective(
     That is h(x) = f(A(x)) + (β/4)‖xᵀBx − I‖², summed over the constrained leaves. Near
     the manifold it has the stationary points and local minimisers that ``f`` has on it.
     Far from it h need not be bounded below: start near, and see `dissolve_gradients`
-    for how large β should be.
+    for how large β should be. Of complex parameters ``jax.grad(h)`` is the conjugate of
+    the direction of steepest ascent, as that of any function is.
 
     Args:
         f: A function of the parameters, and of further arguments that are passed on.

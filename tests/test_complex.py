@@ -192,7 +192,7 @@ def test_leaves_of_one_shape_take_the_steps_of_each_alone():
     tx = cdx.constrain(optax.sgd(1.0))
     updates: Any = jax.jit(tx.update)(grads, tx.init(many), many)[0]
     for name, x in many.items():
-        alone = tx.update(grads[name], tx.init(x), x)[0]
+        alone: Any = tx.update(grads[name], tx.init(x), x)[0]
         np.testing.assert_allclose(updates[name], alone, atol=2e-6)
         assert updates[name].dtype == x.dtype
 
@@ -241,7 +241,7 @@ def test_meta_gradients_pass_through_a_step():
     @jax.jit
     def after(rate):
         tx = cdx.constrain(optax.sgd(rate))
-        updates, _ = tx.update(g, tx.init(START), START)
+        updates: Any = tx.update(g, tx.init(START), START)[0]
         return jnp.sum((w.conj() * (START + updates)).real)
 
     step = 1e-6

@@ -292,7 +292,8 @@ def test_sparse_solutions_are_those_of_the_scaled_function(free):
         return -jnp.sum(x * (m @ x)) + extra
 
     y = cdx.project(normal((12, 3), 0))
-    params, mask = {"x": C * y}, {"x": cdx.Stiefel(scale=C)}
+    mask: dict[str, Any] = {"x": cdx.Stiefel(scale=C)}
+    params = {"x": C * y}
     if free:
         params["b"], mask["b"] = jnp.zeros(4), False
     r = cdx.prox.l1(0.5)
@@ -374,7 +375,8 @@ def test_readings_of_different_scales_differ():
     assert cdx.Stiefel(scale=2) == cdx.Stiefel(scale=2.0)
     assert hash(cdx.Stiefel(scale=2)) == hash(cdx.Stiefel(scale=2.0))
     assert cdx.Stiefel(scale=2) != cdx.Stiefel()
-    assert cdx.Stiefel(scale=np.float32(2)).scale == 2.0
+    single: Any = np.float32(2)
+    assert cdx.Stiefel(scale=single).scale == 2.0
 
 
 def test_leaves_of_one_shape_and_different_scales_are_each_at_their_own():

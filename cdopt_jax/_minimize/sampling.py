@@ -106,8 +106,10 @@ class Sampling(Method):
 
         def attempt(t):
             trial = optax.tree.add_scale(state.x, -t, direction)
-            x = problem.dissolve(trial)
-            inside = problem.feasibility(trial) < EDGE
+            measured = problem.measure(trial)
+            # Not A once: after a long step f may be lower off the manifold than on it.
+            x, _ = problem.restore(measured)
+            inside = jnp.max(jnp.stack([m.distance for m in measured])) < EDGE
             return x, jnp.where(inside, problem.value(x), jnp.inf)
 
         def too_long(c):
