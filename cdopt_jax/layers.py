@@ -1,14 +1,16 @@
 """How the kernels of common layers are read, so that no one has to count axes.
 
-Each function returns a `Stiefel`. `torch_linear` and `torch_conv` are for the layouts
-of PyTorch and Equinox, where outputs come first, and the others for those of Flax.
+The functions return a `Stiefel`. `torch_linear` and `torch_conv` are for the layouts of
+PyTorch and Equinox, where outputs come first, and the others for those of Flax.
 Axes are counted from the end, so that what ``scan`` or ``vmap`` over layers puts in
 front is a stack of matrices. Whether it is the columns or the rows that become
 orthonormal is a matter of shape alone: it is those along the shorter side.
+`muon_dimension_numbers` tells Optax's Muon how a mask reads each leaf.
 """
 
 from ._checks import check_count, check_flag
 from ._errors import public
+from ._leaves.muon import muon_dimension_numbers
 from ._leaves.reading import Stiefel
 from ._math.products import Metric
 
@@ -20,6 +22,7 @@ __all__ = [
     "dense",
     "embedding",
     "fused",
+    "muon_dimension_numbers",
     "recurrent",
     "torch_conv",
     "torch_linear",
