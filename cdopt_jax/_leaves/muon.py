@@ -50,9 +50,10 @@ def muon_dimension_numbers(params: optax.Params, mask: Mask = None) -> Any:
             return MuonDimensionNumbers() if leaf.ndim == 2 else None
         if reading.blocks > 1:
             raise error(
-                f"Muon has no words for columns in blocks; {describe_leaf(path, leaf)}, "
-                f"and it is read in {reading.blocks} blocks. Store the blocks as leaves "
-                "of their own, or give this leaf another optimiser by optax.partition."
+                "Muon has no words for columns in blocks; "
+                f"{describe_leaf(path, leaf)}, and it is read in {reading.blocks} "
+                "blocks. Store the blocks as leaves of their own, or give this leaf "
+                "another optimiser by optax.partition."
             )
         return MuonDimensionNumbers(reading.rows, reading.columns)
 
