@@ -92,7 +92,10 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
         return found
     for path, other, leaf in zip(leaf_paths(params), found, leaves, strict=True):
         if not is_array(other):
-            raise error(f"{label} must be arrays; {describe_leaf(path, other)}.")
+            raise error(
+                f"{label} must be arrays; {describe_leaf(path, other)}. Write "
+                "jnp.asarray(…), or jnp.zeros_like(…) for no update."
+            )
         if jnp.shape(other) != jnp.shape(leaf):
             raise error(
                 f"{label} must have the shapes of params; "
@@ -102,7 +105,8 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
             )
         if not _fits(other, leaf):
             raise error(
-                f"{label} must be floating point; {describe_leaf(path, other)}."
+                f"{label} must be floating point; {describe_leaf(path, other)}. Cast "
+                "it to the dtype of its parameter."
             )
     return found
 
