@@ -183,7 +183,7 @@ def select(tree: Any, mask: Mask) -> list[Reading | None]:
     return readings
 
 
-def _resolve(mask, tree):
+def _resolve(mask: Any, tree: Any) -> Any:
     """The mask as a tree, which a callable makes of the parameters.
 
     A module that can be called, as in Equinox, is a tree like any other. The parameters

@@ -111,7 +111,7 @@ class Stiefel:
             for f in dataclasses.fields(self)
             if getattr(self, f.name) is not f.default
         }
-        if "B" in given and not callable(self.B):
+        if self.B is not None and not callable(self.B):
             given["B"] = f"<array of shape {jnp.shape(self.B)}>"
         return f"Stiefel({', '.join(f'{k}={v}' for k, v in given.items())})"
 
