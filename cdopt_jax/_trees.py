@@ -71,7 +71,7 @@ def project(params: optax.Params, mask: Mask = None) -> Any:
         if fault := projection_fault(x):
             raise error(f"{describe_leaf(path, leaf)} and {fault}")
         if callable(r.B) and (fault := definiteness_fault(r.B, x)):
-            raise error(f"{fault}. {describe_leaf(path, leaf)}.")
+            raise error(f"{fault}. The leaf {describe_leaf(path, leaf)}.")
     return _apply(stiefel.project, view)
 
 

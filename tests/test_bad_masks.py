@@ -91,6 +91,9 @@ def function_rows() -> dict[str, Row]:
         )
 
     masked("string", "*/kernel", "where('*/kernel')")
+    masked("strings", ["*/w", "*/v"], "holds names", "where('*/w', '*/v')")
+    masked("paths", {"net/w": True}, "paths for keys", "where({'net/w': Stiefel(…)})")
+    masked("where", cdx.where, "the function where", 'where("*/kernel")')
     masked("returns-None", lambda _: None, "returned None", "jax.tree.map")
     masked("of-path-and-leaf", lambda _path, _leaf: True, "one argument", "where(")
     masked("without-arguments", lambda: MASK, "one argument", "the parameters")
@@ -255,6 +258,18 @@ ROWS: dict[str, Row] = {
     "Stiefel-columns-None": (lambda: S(columns=None), ["Stiefel: columns", "axis"]),
     "mask-Stiefel-class": (lambda: cdx.dissolve(PARAMS, S), ["dissolve", "Stiefel()"]),
 }
+
+
+def test_an_error_inside_of_a_mask_is_told_to_be_there():
+    with pytest.raises(AttributeError, match="ndim") as caught:
+        cdx.constrain(optax.sgd(0.1), lambda leaf: leaf.ndim == 2).init(PARAMS)
+    (note,) = caught.value.__notes__
+    assert "called with the parameters" in note
+
+
+def test_a_pattern_that_is_the_path_matches_whatever_it_holds():
+    params = {"[w]": W, "w": V}
+    assert cdx.where("[[]w]")(params) == cdx.where("[w]", exclude="w")(params)
 
 
 @each_row(ROWS)

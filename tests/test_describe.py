@@ -1,5 +1,7 @@
 """`describe`: the table of a mask."""
 
+import re
+
 import equinox as eqx
 import flax.linen as nn
 import jax
@@ -33,25 +35,23 @@ def test_describe_needs_shapes_only():
     assert "unknown" in cdx.describe(shapes, cdx.where("kernel"))
 
 
-def test_without_a_mask_every_leaf_is_shown_with_what_it_could_be_read_as():
+def test_without_a_mask_every_leaf_is_shown_with_what_it_would_be_read_as():
     model = nnx.state(nnx.MultiHeadAttention(2, 6, rngs=nnx.Rngs(0)), nnx.Param)
-    lines = cdx.describe(model).splitlines()
-    rows = {line.split()[0]: line for line in lines}
-    assert "could be read as" in lines[0]
-    assert len(lines) == 1 + len(jax.tree.leaves(model))
-    assert "dense(), conv(1), torch_conv(1), attention()" in rows["query/kernel"]
-    assert rows["query/bias"].endswith("no matrix")
-
-
-def test_each_reading_that_is_proposed_is_one():
-    """Whoever writes what the table says gets a mask that works."""
-    params = {"kernel": jnp.ones((2, 5, 3))}
-    *_, row = cdx.describe(params).splitlines()
-    proposed = row.split("(2, 5, 3)")[1].removesuffix("of layers").split(",")
-    assert len(proposed) == 5
+    lines = cdx.describe({"attention": model, "conv": jnp.ones((3, 3, 2, 5))})
+    table, ways = lines.split("\nseveral ways: ")
+    head, *rest = table.splitlines()
+    rows = {line.split()[0]: line for line in rest}
+    assert "would be read as" in head
+    assert len(rows) == 1 + len(jax.tree.leaves(model))
+    assert rows["attention/query/kernel"].endswith("several ways")
+    assert rows["attention/query/bias"].endswith("no matrix")
+    assert "18 × 5, as a convolution" in rows["conv"]
+    # Whoever writes what the text says gets a mask that works.
+    proposed = re.findall(r"layers\.\w+\([\w.]*\)", ways)
+    assert len(proposed) == 6
     for text in proposed:
-        spec = eval(f"cdx.layers.{text.strip()}", {"cdx": cdx})
-        assert "free" not in cdx.describe(params, spec)
+        spec = eval(text.replace("(k)", "(1)"), {"layers": cdx.layers})
+        assert "free" not in cdx.describe({"kernel": jnp.ones((2, 5, 3))}, spec)
 
 
 def test_a_module_of_equinox_is_shown_with_its_functions():

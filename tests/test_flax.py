@@ -140,15 +140,9 @@ class Partitioned(nn.Module):
         return nn.Dense(4, kernel_init=init, name="stack")(x)
 
 
-scannable = pytest.mark.skipif(
-    not hasattr(jax.sharding.NamedSharding, "update"),
-    reason="the scan of Flax 0.11 needs a later JAX than Flax asks for",
-)
-
-
 @pytest.mark.parametrize(
     "module",
-    [pytest.param(Scanned(), marks=scannable), Ensemble(), Partitioned()],
+    [Scanned(), Ensemble(), Partitioned()],
     ids=repr,
 )
 def test_stacked_and_boxed_kernels_of_linen_are_trained(module):

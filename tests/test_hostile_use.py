@@ -91,7 +91,7 @@ BAD: dict[str, tuple[Any, Any]] = {
 }
 
 
-GUARD = cdx.keep_feasible()
+GUARD: Any = cdx.keep_feasible()
 UPDATES: dict[str, Any] = {"jit": jax.jit(GUARD.update), "eager": GUARD.update}
 
 
@@ -121,9 +121,9 @@ def test_one_bad_leaf_changes_nothing_for_those_it_is_computed_with(name, how):
 
 
 def test_an_eager_loop_with_a_bad_gradient_is_the_compiled_loop():
-    tx = cdx.constrain(optax.adam(3e-2))
+    tx: Any = cdx.constrain(optax.adam(3e-2))
 
-    def ends(update):
+    def ends(update) -> Any:
         params: Any = X
         state = tx.init(params)
         for k in range(6):

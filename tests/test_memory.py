@@ -4,6 +4,7 @@ Sizes are those that XLA planned for the compiled program, so nothing here runs 
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +134,7 @@ def test_one_large_matrix_needs_at_most_half_as_much_memory_again():
 
         state = jax.eval_shape(tx.init, x)
         program = jax.jit(step, donate_argnums=(1, 2)).lower(x, state, x).compile()
-        sizes = program.memory_analysis()
+        sizes: Any = program.memory_analysis()
         whole = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
         return whole + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
 

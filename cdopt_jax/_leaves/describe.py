@@ -12,7 +12,15 @@ from cdopt_jax._errors import error, public
 
 from .masks import NOT_MATRICES, Mask, select
 from .paths import is_array, leaf_paths
-from .reading import Stiefel, readings_that_fit, settle
+from .reading import Stiefel, settle
+
+_SEVERAL = "several ways"
+_WAYS = """
+several ways: the mask must say which, as where({"*/query/kernel": layers.attention()})
+  layers.dense()          a stack of matrices, as scan and vmap over layers make it
+  layers.conv(k)          a convolution over k axes; layers.torch_conv(k) for PyTorch's
+  layers.attention()      queries, keys and values, of shape (in, heads, head_dim)
+  layers.attention_out()  the output of attention, of shape (heads, head_dim, out)"""
 
 
 @public("describe")
@@ -23,7 +31,7 @@ def describe(params: Any, mask: Mask = None) -> str:
         params: The parameters, or their shapes and dtypes, as ``jax.eval_shape`` makes
             them; then there is no feasibility to show.
         mask: Which leaves are constrained; see `where`. Without one, the table shows
-            how every leaf could be read, to write a mask from.
+            how every leaf would be read if it were constrained, to write a mask from.
 
     Returns:
         A text to print, with a line for each leaf: its path and shape; the matrices it
@@ -46,7 +54,7 @@ def describe(params: Any, mask: Mask = None) -> str:
         Without a mask, to see the paths:
 
         >>> print(cdx.describe({"kernel": jnp.eye(4, 2), "scale": jnp.ones(2)}))
-        path    shape   could be read as  matrices  orthonormal  ‖xᵀBx − I‖_F
+        path    shape   would be read as  matrices  orthonormal  ‖xᵀBx − I‖_F
         kernel  (4, 2)  4 × 2             1         columns      0.0e+00
         scale   (2,)    no matrix
     """
@@ -57,7 +65,7 @@ def describe(params: Any, mask: Mask = None) -> str:
             "or nnx.state(model, nnx.Param) of NNX; it is a "
             f"{type(params).__name__} without any."
         )
-    read_as = "could be read as" if mask is None else "read as"
+    read_as = "would be read as" if mask is None else "read as"
     header = ("path", "shape", read_as, "matrices", "orthonormal", "‖xᵀBx − I‖_F")
     if mask is None:
         pairs = zip(paths, leaves, strict=True)
@@ -75,23 +83,26 @@ def describe(params: Any, mask: Mask = None) -> str:
         lines.append(
             (
                 *head,
-                f"{n} × {p}" + _details(r),
+                f"{n} × {p}" + _remark(r, mask),
                 str(math.prod(r.stack)),
                 "rows" if r.wide else "columns",
                 _feasibility(leaf, r),
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
+    table = "\n".join(
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+    return table + _WAYS if _SEVERAL in readings else table
 
 
-def _details(r):
+def _remark(reading, mask):
     """What a reading has besides its axes."""
-    scale = "" if r.scale == 1 else f", scale {r.scale:.4g}"
-    return (" in B" if r.B is not None else "") + scale
+    metric = " in B" if reading.B is not None else ""
+    scale = "" if reading.scale == 1 else f", scale {reading.scale:.4g}"
+    guess = mask is None and len(reading.shape) == 4
+    return metric + scale + (", as a convolution" if guess else "")
 
 
 def _default_reading(path, leaf):
@@ -104,7 +115,7 @@ def _default_reading(path, leaf):
     try:
         return settle(path, leaf, Stiefel())
     except ValueError:
-        return f"{', '.join(readings_that_fit(jnp.ndim(leaf)))} of layers"
+        return _SEVERAL
 
 
 def _feasibility(leaf, r):

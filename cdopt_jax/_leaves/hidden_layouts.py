@@ -27,16 +27,17 @@ def first_view(params: Any, mask: Mask) -> View:
     for path, leaf, r in zip(view.paths, view.points, view.readings, strict=True):
         if r.hidden_layout is not None:
             raise error(
-                "a leaf on Auto mesh axes that is split along anything but its first "
-                "row axis and its batch must say so, since a compiled step could not "
-                f"see it and would gather it in full; {describe_leaf(path, leaf)} and "
-                f"is laid out as {r.hidden_layout}. {_what_to_write(r.hidden_layout)}"
+                "the mask must tell the layout of a leaf on Auto mesh axes that is "
+                "split along anything but its first row axis and its batch, since a "
+                "compiled step could not see it and would gather the leaf in full; "
+                f"{describe_leaf(path, leaf)} and is laid out as {r.hidden_layout}. "
+                f"{_what_to_write(r.hidden_layout)}"
             )
         # A metric that is split among devices may need to be inside ``shard_map``.
         if callable(r.B) and r.layout is None and is_known(leaf):
             fault = indefinite_fault(r.B, r.read(leaf))
             if fault is not None:
-                raise error(f"{fault}. {describe_leaf(path, leaf)}.")
+                raise error(f"{fault}. The leaf {describe_leaf(path, leaf)}.")
     return view
 
 

@@ -75,7 +75,8 @@ class _Where:
 
 def _matches(pattern, path, leaf):
     if isinstance(pattern, str):
-        return fnmatchcase(path, pattern)
+        # A path may hold brackets of its own.
+        return path == pattern or fnmatchcase(path, pattern)
     found = pattern(path, leaf)
     try:
         return bool(found)
@@ -182,7 +183,7 @@ def select(tree: Any, mask: Mask) -> list[Reading | None]:
     return readings
 
 
-def _resolve(mask, tree):
+def _resolve(mask: Any, tree: Any) -> Any:
     """The mask as a tree, which a callable makes of the parameters.
 
     A module that can be called, as in Equinox, is a tree like any other. The parameters
@@ -195,8 +196,20 @@ def _resolve(mask, tree):
             f"mask is the class {mask.__name__}; give a tree of True, False and "
             'Stiefel(…), or choose leaves by name, as in where("*/kernel").'
         )
+    if mask is where:
+        raise error('mask is the function where; write where("*/kernel").')
     if isinstance(mask, str):
         raise error(f"mask is the string {mask!r}; write where({mask!r}).")
+    names = [m for m in jax.tree.leaves(mask) if isinstance(m, str)]
+    if names and isinstance(mask, list | tuple):
+        raise error(f"mask holds names; write where({listing(names)}).")
+    both = isinstance(mask, Mapping) and isinstance(tree, Mapping)
+    if both and any("/" in str(k) for k in mask.keys() - tree.keys()):
+        raise error(
+            "mask has paths for keys; write where({"
+            + ", ".join(f"{k!r}: Stiefel(…)" for k in mask)
+            + "}), or a tree of the structure of the parameters."
+        )
     if mask is not None and isinstance(tree, optax.LookaheadParams):
         return optax.LookaheadParams(
             fast=_resolve(mask, tree.fast), slow=_resolve(mask, tree.slow)
@@ -208,7 +221,15 @@ def _resolve(mask, tree):
                 f"{mask!r} does not. A function of the path and the leaf is for "
                 "where(function)."
             )
-        made = mask(tree)
+        try:
+            made = mask(tree)
+        except Exception as raised:
+            raised.add_note(
+                "This was raised by a mask that is a function. It is called with the "
+                "parameters, the whole tree; a function of the path and the leaf is "
+                "for where(function)."
+            )
+            raise
         if made is None:
             raise error(
                 "mask is a function that returned None; let it return a tree of True, "

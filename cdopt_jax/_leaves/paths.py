@@ -100,7 +100,10 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
         return found
     for path, other, leaf in zip(leaf_paths(params), found, leaves, strict=True):
         if not is_array(other):
-            raise error(f"{label} must be arrays; {describe_leaf(path, other)}.")
+            raise error(
+                f"{label} must be arrays; {describe_leaf(path, other)}. Write "
+                "jnp.asarray(…), or jnp.zeros_like(…) for no update."
+            )
         if jnp.shape(other) != jnp.shape(leaf):
             raise error(
                 f"{label} must have the shapes of params; "
@@ -141,4 +144,7 @@ def _dtype_fault(label, path, other, leaf):
             f"parameter has dtype {jnp.result_type(leaf)}."
         )
         return fault + (_CONJUGATE if label in _GRADIENTS else "")
-    return f"{label} must be real floating point where the parameters are; {what}."
+    return (
+        f"{label} must be real floating point where the parameters are; {what}. Cast "
+        "it to the dtype of its parameter."
+    )

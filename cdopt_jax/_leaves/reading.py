@@ -123,6 +123,16 @@ class Stiefel:
         if fault := metric_fault(self.B) or definiteness_fault(self.B):
             raise error(f"{fault}.")
 
+    def __repr__(self):
+        given = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) is not f.default
+        }
+        if self.B is not None and not callable(self.B):
+            given["B"] = f"<array of shape {jnp.shape(self.B)}>"
+        return f"Stiefel({', '.join(f'{k}={v}' for k, v in given.items())})"
+
     def __eq__(self, other):
         if not isinstance(other, Stiefel):
             return NotImplemented
@@ -245,28 +255,17 @@ class Reading:
         return math.prod(self._sizes(axes))
 
 
-def readings_that_fit(axes: int) -> list[str]:
-    """The readings of `layers` that a leaf with three axes or more may have."""
-    window = axes - 2
-    return [
-        "dense()",
-        f"conv({window})",
-        f"torch_conv({window})",
-        "attention()",
-        "attention_out()",
-    ]
-
-
 def _what_to_write(shape):
     """How to say in which way a leaf of this shape is meant to be read."""
-    dense, conv, torch_conv, attention, attention_out = readings_that_fit(len(shape))
+    window = len(shape) - 2
     stack = " × ".join(str(n) for n in shape[:-2])
     rows = tuple(range(len(shape) - 1))
     return (
-        f"Write layers.{dense} for a stack of {stack} matrices, as scan and vmap over "
-        f"layers make it; layers.{conv} for the kernel of a convolution, or "
-        f"layers.{torch_conv} in the layout of PyTorch and Equinox; layers.{attention} "
-        f"or layers.{attention_out} for a kernel with an axis of heads; or "
+        f"Write layers.dense() for a stack of {stack} matrices, as scan and vmap over "
+        f"layers make it; layers.conv({window}) for the kernel of a convolution, or "
+        f"layers.torch_conv({window}) in the layout of PyTorch and Equinox; "
+        "layers.attention() or layers.attention_out() for a kernel with an axis of "
+        "heads; or "
         f"Stiefel(rows={rows}, columns=-1) for one matrix of "
         f"{math.prod(shape[:-1])} × {shape[-1]}."
     )
@@ -283,7 +282,7 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
         if len(spec.sharding) > len(shape):
             raise fault(
                 f"the sharding {spec.sharding} must have an entry for each axis",
-                f"There are {len(shape)}.",
+                f"The leaf has {len(shape)} axes.",
             )
         if unknown := unknown_axes(leaf, spec.sharding):
             raise fault(
