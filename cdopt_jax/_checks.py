@@ -313,6 +313,28 @@ def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
     return None
 
 
+def indefinite_fault(B: Callable[[Any], Any], x: Array) -> str | None:
+    """Why a callable is no positive definite metric, by what it does to columns of x.
+
+    Args:
+        B: The metric x ↦ Bx.
+        x: Matrices of any rank, whose values are known.
+    """
+    bx = B(x)
+    if fault := image_fault(bx, x):
+        return fault.removesuffix(".")
+    if not is_known(bx):
+        return None
+    a = np.asarray(x)
+    products = np.sum(np.conj(a) * np.asarray(bx), axis=-2).real
+    if not (products[a.any(axis=-2)] <= 0).any():
+        return None
+    return (
+        "B must be positive definite; of a column x of the leaf, xᵀBx is "
+        f"{products.min():.1e}"
+    )
+
+
 def _misfit(B, layout):
     """What keeps a metric from acting on rows that are split like this."""
     if layout.pad:

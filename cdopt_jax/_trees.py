@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from . import stiefel
@@ -25,7 +25,7 @@ from ._math.products import widen
 
 
 @public("dissolve")
-def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
+def dissolve(params: optax.Params, mask: Mask = None) -> Any:
     """The constraint dissolving map A on the constrained leaves.
 
     Args:
@@ -45,7 +45,7 @@ def dissolve(params: chex.ArrayTree, mask: Mask = None) -> Any:
 
 
 @public("project")
-def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
+def project(params: optax.Params, mask: Mask = None) -> Any:
     """The nearest point of the manifold for each constrained leaf.
 
     Args:
@@ -76,7 +76,7 @@ def project(params: chex.ArrayTree, mask: Mask = None) -> Any:
 
 
 @public("feasibility")
-def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
+def feasibility(params: optax.Params, mask: Mask = None) -> dict[str, Array]:
     """How far each constrained leaf is from its manifold.
 
     Args:
@@ -101,7 +101,7 @@ def feasibility(params: chex.ArrayTree, mask: Mask = None) -> dict[str, Array]:
 
 @public("stationarity")
 def stationarity(
-    params: chex.ArrayTree, grads: chex.ArrayTree, mask: Mask = None
+    params: optax.Params, grads: optax.Params, mask: Mask = None
 ) -> dict[str, Array]:
     """How far each leaf is from being stationary.
 
@@ -138,9 +138,9 @@ def stationarity(
 
 def objective(
     f: Callable[..., Any],
-    beta: float | str,
     mask: Mask = None,
     *,
+    beta: float | str,
     has_aux: bool = False,
 ) -> Callable[..., Any]:
     """The constraint dissolving function of ``f``, for any unconstrained solver.
@@ -153,10 +153,10 @@ def objective(
 
     Args:
         f: A function of the parameters, and of further arguments that are passed on.
+        mask: Which leaves are constrained; see `where`.
         beta: The weight β > 0. With ``"auto"`` each leaf has its own, a small multiple
             of the gradient of f at A(x), which is then evaluated for it; it counts as
             a constant in the gradient of h.
-        mask: Which leaves are constrained; see `where`.
         has_aux: Whether ``f`` returns a pair of its value and something else.
 
     Returns:

@@ -16,18 +16,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
-from jax.core import Tracer
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
+from ._checks import check_number, is_known
+from ._errors import error, naming, public, user_code
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
 from ._math.products import (
-    is_complex,
     of_rank,
     real_dtype,
     squared_modulus,
@@ -46,8 +46,8 @@ class Regularizer(NamedTuple):
         prox: (x, step) ↦ argmin_y r(y) + ‖y − x‖²/(2·step).
     """
 
-    value: Callable[[chex.ArrayTree], Array]
-    prox: Callable[[chex.ArrayTree, ArrayLike], Any]
+    value: Callable[[optax.Params], Array]
+    prox: Callable[[optax.Params, ArrayLike], Any]
 
 
 def l1(weight: Any) -> Regularizer:
@@ -62,6 +62,7 @@ def l1(weight: Any) -> Regularizer:
     return _regularizer(_L1, weight=weight)
 
 
+@public("prox.l21")
 def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
     """weight·Σ‖group‖₂, which makes whole groups of entries exactly zero.
 
@@ -75,10 +76,11 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
         The regularizer.
     """
     axes = axis if isinstance(axis, tuple) else (axis,)
-    if not all(isinstance(a, int) for a in axes) or len(set(axes)) < len(axes):
-        raise ValueError(
-            "prox.l21: axis must be an axis or a tuple of different axes; it is "
-            f"{axis!r}."
+    whole = all(isinstance(a, int) and not isinstance(a, bool) for a in axes)
+    if not axes or not whole or len(set(axes)) < len(axes):
+        raise error(
+            "axis must be an axis, such as -1, or a tuple of different axes, such as "
+            f"(0, 1); it is {axis!r}."
         )
     return _regularizer(_groups(axes), weight=weight)
 
@@ -91,7 +93,9 @@ def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
 def nonnegative_l1(weight: Any) -> Regularizer:
     """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free.
 
-    Complex leaves have no order, and are refused unless their weight is zero.
+    Orthonormal columns that are nonnegative have no row in common. `minimize` has its
+    own phases for them, of which ``result.method`` is ``"nonnegative"``. Complex leaves
+    have no order, and are refused unless their weight is zero.
     """
     return _regularizer(_NONNEGATIVE_L1, weight=weight)
 
@@ -99,6 +103,16 @@ def nonnegative_l1(weight: Any) -> Regularizer:
 def none() -> Regularizer:
     """No regularizer: its value is zero and its proximal map the identity."""
     return Regularizer(_zero, _identity)
+
+
+def nonnegative_leaves(regularizer: Regularizer, tree: optax.Params) -> list[bool]:
+    """Which leaves a regularizer is infinite for, unless they are nonnegative."""
+    value = regularizer.value
+    kind = value.func if isinstance(value, Partial) else None
+    if not isinstance(value, Partial) or kind != _NONNEGATIVE_L1.value:
+        return [False] * len(jax.tree.leaves(tree))
+    (weights,) = value.args
+    return [item is not None for item in _NONNEGATIVE_L1.weighted(weights, tree)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,26 +123,25 @@ class _Leafwise:
         name: Its public name.
         of_leaf: From a leaf and its weights to r of the leaf.
         shrink: From a leaf, its weights and a step to the proximal map of the leaf.
-        fits: Whether a leaf can be regularized.
-        needs: What such a leaf is, in words.
+        axes: The axes along which a group of entries extends.
     """
 
     name: str
     of_leaf: Callable[..., Array]
     shrink: Callable[..., Array]
-    fits: Callable[[Array], bool] = lambda _: True
-    needs: str = "a floating-point leaf"
+    axes: tuple[int, ...] = ()
+    ordered: bool = False
 
-    def value(self, weights: dict[str, Any], tree: chex.ArrayTree) -> Array:
+    def value(self, weights: dict[str, Any], tree: optax.Params) -> Array:
         """The sum over the leaves."""
-        items = self._weighted(weights, tree)
+        items = self.weighted(weights, tree)
         return jnp.asarray(sum(self.of_leaf(*item) for item in items if item))
 
-    def prox(
-        self, weights: dict[str, Any], tree: chex.ArrayTree, step: ArrayLike
-    ) -> Any:
+    def prox(self, weights: dict[str, Any], tree: optax.Params, step: ArrayLike) -> Any:
         """The proximal map, leaf by leaf."""
         leaves, treedef = jax.tree.flatten(tree)
+        with user_code(), naming(f"prox.{self.name}"):
+            check_number("step", step, zero=True)
 
         def one(leaf, item):
             if item is None:
@@ -136,27 +149,55 @@ class _Leafwise:
             step_here = jnp.asarray(step, real_dtype(item[0].dtype))
             return self.shrink(*item, step_here).astype(jnp.result_type(leaf))
 
-        return treedef.unflatten(map(one, leaves, self._weighted(weights, tree)))
+        return treedef.unflatten(map(one, leaves, self.weighted(weights, tree)))
 
-    def _weighted(self, weights, tree):
+    def weighted(self, weights: dict[str, Any], tree: optax.Params) -> list[Any]:
         """Each leaf with its weights, in the dtype of the computation, or None."""
-        leaves = jax.tree.leaves(tree)
-        columns = [
-            broadcast_prefix(f"prox.{self.name}: {label}", w, tree)
-            for label, w in weights.items()
-        ]
-        for path, leaf, *ws in zip(leaf_paths(tree), leaves, *columns, strict=True):
-            if all(_is_zero(w) for w in ws):
-                yield None
-                continue
-            x = jnp.asarray(leaf)
-            if not jnp.issubdtype(x.dtype, jnp.inexact) or not self.fits(x):
-                raise ValueError(
-                    f"prox.{self.name}: needs {self.needs}; {describe_leaf(path, x)}."
+        # Also where a transformation calls it: the mistake is in the weights.
+        with user_code(), naming(f"prox.{self.name}"):
+            columns = [broadcast_prefix(k, w, tree) for k, w in weights.items()]
+            rows = zip(leaf_paths(tree), jax.tree.leaves(tree), *columns, strict=True)
+            return [self._row(list(weights), *row) for row in rows]
+
+    def _row(self, labels, path, leaf, *ws):
+        if all(_is_zero(w) for w in ws):
+            return None
+        x = jnp.asarray(leaf)
+        kind = jnp.floating if self.ordered else jnp.inexact
+        if not jnp.issubdtype(x.dtype, kind):
+            wanted = "floating point"
+            if self.ordered:
+                wanted = "real, since complex numbers have no order"
+            raise error(
+                f"a regularized leaf must be {wanted}; {describe_leaf(path, x)}. Give "
+                "this leaf the weight 0."
+            )
+        along = {a % x.ndim for a in self.axes if -x.ndim <= a < x.ndim}
+        if len(along) < len(self.axes):
+            raise error(
+                f"a regularized leaf must have the axes {self.axes}, and they must "
+                f"differ; {describe_leaf(path, x)}. Give this leaf the weight 0."
+            )
+        groups = tuple(1 if i in along else n for i, n in enumerate(x.shape))
+        for label, w in zip(labels, ws, strict=True):
+            if not _broadcasts(jnp.shape(w), groups):
+                raise error(
+                    f"{label} must be a number, or an array that broadcasts to "
+                    f"{groups}, the shape of {'the groups' if along else 'the leaf'}; "
+                    f"{describe_leaf(path, x)}, and its {label} has shape "
+                    f"{jnp.shape(w)}."
                 )
-            x = x.astype(widen(x.dtype))
-            real = real_dtype(x.dtype)
-            yield x, *(of_rank(jnp.asarray(w, real), x.ndim) for w in ws)
+        x = x.astype(widen(x.dtype))
+        real = real_dtype(x.dtype)
+        return x, *(of_rank(jnp.asarray(w, real), x.ndim) for w in ws)
+
+
+def _broadcasts(shape, to):
+    """Whether an array of one shape can be repeated to have the other."""
+    if len(shape) > len(to):
+        return False
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return all(n in (1, m) for n, m in pairs)
 
 
 def _soft(x, threshold):
@@ -177,17 +218,13 @@ _NONNEGATIVE_L1 = _Leafwise(
     "nonnegative_l1",
     lambda x, w: jnp.where(jnp.all(x >= 0), jnp.sum(w * x), jnp.inf),
     lambda x, w, step: jnp.maximum(x - step * w, 0),
-    lambda x: not is_complex(x),
-    "a real floating-point leaf, since complex numbers have no order",
+    ordered=True,
 )
 
 
 # One object for each set of axes: a program is known by the objects that it calls.
 @lru_cache(maxsize=64)
 def _groups(axes: tuple[int, ...]) -> _Leafwise:
-    def fits(x):
-        return x.ndim > 0 and all(-x.ndim <= a < x.ndim for a in axes)
-
     def norms(x):
         square = jnp.sum(squared_modulus(x), axis=axes, keepdims=True)
         # The derivative of √ at 0 is infinite; of a zero group it must be zero.
@@ -201,8 +238,7 @@ def _groups(axes: tuple[int, ...]) -> _Leafwise:
         kept = size > threshold
         return jnp.where(kept, x * (1 - threshold / jnp.where(kept, size, 1)), 0)
 
-    needs = f"a leaf with the axes {axes} (give others weight 0)"
-    return _Leafwise("l21", of_leaf, shrink, fits, needs)
+    return _Leafwise("l21", of_leaf, shrink, axes)
 
 
 def _zero(tree):
@@ -217,28 +253,40 @@ def _identity(tree, step):
 
 def _regularizer(kind, **weights):
     """The regularizer of a kind, its weights checked where they are known."""
-    for label, tree in weights.items():
-        _check_weights(f"prox.{kind.name}", label, tree)
+    with naming(f"prox.{kind.name}"):
+        for label, tree in weights.items():
+            _check_weights(label, tree)
     return Regularizer(Partial(kind.value, weights), Partial(kind.prox, weights))
 
 
 def _is_zero(w):
-    return not isinstance(w, Tracer) and not np.any(np.asarray(w))
+    return is_known(w) and not np.any(np.asarray(w))
 
 
-def _check_weights(who, label, tree):
+def _check_weights(label, tree):
     if not jax.tree.leaves(tree):
-        raise ValueError(f"{who}: {label} must be a number ≥ 0; it is {tree!r}.")
+        raise error(f"{label} must be a number ≥ 0; it is {tree!r}.")
     for path, w in zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True):
         where = f"{label} at {path!r}" if path else label
-        if not isinstance(w, int | float) and not hasattr(w, "dtype"):
-            raise ValueError(
-                f"{who}: {where} must be a number ≥ 0 or an array of them; it is {w!r}."
+        if not _is_real(w):
+            raise error(
+                f"{where} must be a number ≥ 0 or an array of them; it is "
+                + (f"of dtype {w.dtype}." if hasattr(w, "dtype") else f"{w!r}.")
             )
-        known = not isinstance(w, Tracer | jax.ShapeDtypeStruct)
-        known = known and getattr(w, "is_fully_addressable", True)
+        if not is_known(w):
+            continue
         # By NumPy: inside ``jit``, JAX would not tell.
-        if known and not np.all(np.asarray(w) >= 0):
-            raise ValueError(
-                f"{who}: {where} must be a number ≥ 0, for r must be convex; it is {w}."
+        entries = np.ravel(w)
+        wrong = entries[~((entries >= 0) & np.isfinite(entries))]
+        if wrong.size:
+            raise error(
+                f"{where} must be ≥ 0 and finite, for r must be convex; it "
+                f"{'holds' if np.ndim(w) else 'is'} {wrong[0]}."
             )
+
+
+def _is_real(w):
+    if isinstance(w, bool) or not (isinstance(w, int | float) or hasattr(w, "dtype")):
+        return False
+    dtype = jnp.result_type(w)
+    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)

@@ -9,9 +9,9 @@ limit points are stationary. They are sufficient, and far from necessary.
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from . import stiefel
@@ -67,7 +67,7 @@ def minimizer_radius(beta: float, gradient_bound: float) -> float:
 @public("theory.estimate_gradient_bound")
 def estimate_gradient_bound(
     f: Callable[[Any], Array],
-    params: chex.ArrayTree,
+    params: optax.Params,
     mask: Mask = None,
     *,
     key: Array,

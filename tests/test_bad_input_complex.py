@@ -129,7 +129,7 @@ def array_rows() -> dict[str, Row]:
             ["minimize: f must return a real", "complex128", "jnp.real"],
         ),
         "an objective that is not real": (
-            lambda: cdx.objective(lambda x: jnp.sum(x), 1.0)(X),
+            lambda: cdx.objective(lambda x: jnp.sum(x), beta=1.0)(X),
             ["objective: f must return one real number", "complex128"],
         ),
     }

@@ -99,14 +99,14 @@ def test_a_loss_written_with_dissolve_needs_the_penalty_alone():
 def test_dissolved_gradients_are_the_conjugate_of_those_of_the_objective():
     x = START + 0.05 * normal(START.shape, 1, "complex128")
     for mask in (None, cdx.Stiefel(B=spd(N, "complex128")), cdx.Stiefel(B=spd(N))):
-        h = cdx.objective(energy, 3.0, mask)
+        h = cdx.objective(energy, mask, beta=3.0)
         tx = cdx.dissolve_gradients(3.0, mask)
         g = gradient(energy)(cdx.dissolve(x, mask))
         assert_close(tx.update(g, tx.init(x), x)[0], gradient(h)(x), TOL)
 
 
 def test_the_objective_has_the_slopes_of_finite_differences_in_both_parts():
-    h = jax.jit(cdx.objective(energy, 3.0))
+    h = jax.jit(cdx.objective(energy, beta=3.0))
     x, step = START + 0.05 * normal(START.shape, 1, "complex128"), 1e-6
     slope = gradient(h)(x)
     for seed, phase in enumerate((1, 1j, 1, 1j)):

@@ -154,12 +154,15 @@ def test_a_step_that_is_transformed_is_that_of_one_device(name):
     )
 
 
-def test_a_step_on_auto_axes_can_be_exported():
-    params, state = started((64, 16), P("b", None))
-    # A function of its own: JAX keeps what was traced before, with the question in it.
-    own = jax.jit(lambda g, s, x: TX.update(g, s, x))
-    exported = jax.export.export(own)(params, state, params)
-    update = jax.jit(TX.update)
+@pytest.mark.parametrize("first", ["run", "export"])
+@pytest.mark.parametrize("spec", [P(), P("b", None), P(None, "b")], ids=str)
+def test_a_step_whose_layout_is_told_can_be_exported(spec, first):
+    tx = cdx.constrain(optax.sgd(1e-2), cdx.Stiefel(sharding=spec))
+    params, state = started((64, 16), spec, tx)
+    update = jax.jit(tx.update)
+    if first == "run":
+        update(params, state, params)
+    exported = jax.export.export(update)(params, state, params)
     desired, _ = update(params, state, params)
     found, _ = jax.jit(exported.call)(params, state, params)
     np.testing.assert_allclose(found["w"], desired["w"], atol=1e-6)

@@ -146,7 +146,7 @@ def _dissolving(x, c, weight, beta):
     def f(y):
         return weight * jnp.abs(y).sum() + jnp.sum(c.conj() * y).real
 
-    h = cdx.objective(f, beta)
+    h = cdx.objective(f, beta=beta)
     return h(x), gradient(h)(x)
 
 
@@ -198,7 +198,7 @@ def test_on_the_manifold_only_the_projected_gradient_is_left(shape, metric, dtyp
     def f(y, c):
         return jnp.sum(jnp.abs(y)) + jnp.sum(c * y**3).real
 
-    h = jax.jit(jax.value_and_grad(cdx.objective(f, 3.0, mask)))
+    h = jax.jit(jax.value_and_grad(cdx.objective(f, mask, beta=3.0)))
     for x, c in points(shape, 2, dtype):
         x = jnp.asarray(polar(x, b))
         value, slope = h(x, c)

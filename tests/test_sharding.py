@@ -202,7 +202,7 @@ def test_tree_functions_are_those_of_one_device(layout, kind):
             cdx.project(x, mask),
             cdx.feasibility(x, mask),
             cdx.stationarity(x, g, mask),
-            jax.grad(cdx.objective(lambda x: jnp.sum(x * g), "auto", mask))(x),
+            jax.grad(cdx.objective(lambda x: jnp.sum(x * g), mask, beta="auto"))(x),
         )
 
     desired = jax.jit(everything)(x, g)

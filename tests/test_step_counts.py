@@ -102,10 +102,9 @@ def test_of_a_stack_the_products_are_as_many():
 @pytest.mark.parametrize(("name", "most"), [("keep_feasible", 1), ("constrain", 2)])
 def test_a_short_step_of_eight_shapes_decides_once_and_never_loops(name, most):
     program = Program(text(name, EIGHT))
-    # Had a usual branch a loop, there would be fewer ways.
-    ways = program.ways()
-    assert len(ways) == 3
-    assert all(1 <= way["conditional"] <= most for way in ways)
+    # Had the usual branch a loop, there would be no way.
+    (way,) = program.ways()
+    assert 1 <= way["conditional"] <= most
     assert program.loops(program.entry) > 0
 
 
@@ -117,4 +116,4 @@ def test_another_shape_adds_a_bounded_number_of_kernels(name):
         return len(re.findall(r" (?:fusion|dot|reduce)\(", text(name, shapes)))
 
     added = (kernels(EIGHT) - kernels(EIGHT[-1:])) / 7
-    assert added <= 200
+    assert added <= 110

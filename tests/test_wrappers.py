@@ -68,6 +68,16 @@ ROWS: dict[str, Any] = {
         {"on": cdx.constrain(optax.adam(falls)), "off": optax.contrib.muon(falls)},
         {"kernel": "on", "bias": "off"},
     ),
+    "contrib.dadapt_adamw": lambda: optax.partition(
+        {
+            "on": cdx.constrain(optax.adam(falls)),
+            "off": optax.contrib.dadapt_adamw(optax.linear_schedule(1.0, 0.0, STEPS)),
+        },
+        {"kernel": "on", "bias": "off"},
+    ),
+    "contrib.prodigy": lambda: cdx.constrain(
+        optax.contrib.prodigy(optax.linear_schedule(1.0, 0.0, STEPS)), MASK
+    ),
     "adamw with masked decay": lambda: cdx.constrain(
         optax.adamw(falls, weight_decay=0.1, mask=KERNEL), MASK
     ),

@@ -148,6 +148,7 @@ class Reading:
         shape: The shape of the leaf.
         B: The metric.
         blocks: Into how many blocks the columns are cut.
+        told: Whether the mask says where the leaf lies on a mesh.
         scale: What the leaf is divided by to have orthonormal columns.
         computed_shape: The shape computed with: padded, or a device's own part.
         layout: Where the leaf lies on a mesh, if that is known and matters.
@@ -161,6 +162,7 @@ class Reading:
     shape: tuple[int, ...]
     B: Metric
     blocks: int
+    told: bool = False
     scale: float = 1.0
     computed_shape: tuple[int, ...] = ()
     layout: Layout | None = None
@@ -339,6 +341,7 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
         shape=tuple(shape),
         B=spec.B,
         blocks=spec.blocks,
+        told=spec.sharding is not None,
         scale=spec.scale,
         computed_shape=here,
     )

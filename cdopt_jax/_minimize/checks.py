@@ -81,4 +81,4 @@ def scalar(out: Any) -> Any:
             "f must return a real floating-point number; it returns one of dtype "
             f"{dtype}. Write jnp.real(…) around a complex one."
         )
-    return out
+    return jnp.asarray(out)

@@ -22,7 +22,7 @@ class State(NamedTuple):
 
     Attributes:
         x: The point.
-        beta: The weight of the penalty.
+        betas: The weight of the penalty for each constrained leaf.
         value: The value of h there.
         gradient: Its gradient.
         optimizer: The state of Optax's method.
@@ -30,7 +30,7 @@ class State(NamedTuple):
     """
 
     x: Point
-    beta: Array
+    betas: Array
     value: Array
     gradient: Point
     optimizer: Any
@@ -62,11 +62,11 @@ class LBFGS(Method):
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
         del key
-        beta = starting_beta(problem, look)
-        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, beta))(x)
+        betas = starting_betas(problem, look)
+        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
         return State(
             x=x,
-            beta=beta,
+            betas=betas,
             value=value,
             gradient=gradient,
             optimizer=self._optimizer.init(x),
@@ -77,7 +77,7 @@ class LBFGS(Method):
         """One step."""
 
         def h(x):
-            return problem.dissolved(x, state.beta)
+            return problem.dissolved(x, state.betas)
 
         updates, inner = self._optimizer.update(
             state.gradient,
@@ -94,13 +94,13 @@ class LBFGS(Method):
         x, value, gradient = choose(
             better, (x, value, gradient), (state.x, state.value, state.gradient)
         )
-        beta, value, gradient = reweighted(problem, x, state.beta, value, gradient)
+        betas, value, gradient = reweighted(problem, x, state.betas, value, gradient)
         # Pairs of another h are of no use for this one.
-        changed = beta != state.beta
+        changed = jnp.any(betas != state.betas)
         idle = jnp.where(better | changed, 0, state.idle + 1)
         return State(
             x=x,
-            beta=beta,
+            betas=betas,
             value=value,
             gradient=gradient,
             optimizer=choose(changed, self._optimizer.init(x), inner),
@@ -116,21 +116,25 @@ class LBFGS(Method):
         del problem
         return optax.tree.norm(state.gradient)
 
+    def betas(self, state: State) -> Array:
+        """The weights of the penalty."""
+        return state.betas
+
     def stalled(self, state: State) -> Array:
         """Whether line searches find nothing."""
         return state.idle >= PATIENCE
 
 
-def starting_beta(problem: Problem, look: Look) -> Array:
-    """The weight β as given, or, if that is zero, as the gradient at the start asks."""
+def starting_betas(problem: Problem, look: Look) -> Array:
+    """The weights β: as given, or, if that is zero, from the gradient at the start."""
     given = jnp.asarray(problem.beta, look.value.dtype) * problem.unit
     return jnp.where(given > 0, given, problem.automatic_beta(look.whole))
 
 
 def reweighted(
-    problem: Problem, x: Point, beta: Array, value: Array, gradient: Point
+    problem: Problem, x: Point, betas: Array, value: Array, gradient: Point
 ) -> tuple[Array, Array, Point]:
-    """A larger β where the point has strayed, with h and its gradient for it.
+    """Larger β where the point has strayed, with h and its gradient for them.
 
     The gradient at the start, from which β is chosen, may be the smallest of all. Far
     from the manifold h has stationary points that f has not.
@@ -138,7 +142,7 @@ def reweighted(
     strayed = problem.feasibility(x) > STRAYED
 
     def anew():
-        larger = GROWTH * beta
+        larger = GROWTH * betas
         return larger, *value_and_gradient(lambda x: problem.dissolved(x, larger))(x)
 
-    return lax.cond(strayed, anew, lambda: (beta, value, gradient))
+    return lax.cond(strayed, anew, lambda: (betas, value, gradient))

@@ -23,6 +23,7 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
 from cdopt_jax._minimize.loop import Data, Ending, Setup, problem_of, traced
+from cdopt_jax._minimize.phase import Phase
 from cdopt_jax._minimize.problem import (
     Point,
     Problem,
@@ -41,7 +42,7 @@ def solve(
     setup: Setup,
     data: Data,
     x0: Any,
-    phases: list[tuple[float, float, int]],
+    phases: list[Phase],
 ) -> tuple[Ending, History]:
     """A run as one program that can be differentiated with respect to its data.
 

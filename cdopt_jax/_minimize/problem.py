@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,13 +131,17 @@ class Structure:
         shapes: The shape of each leaf.
         dtypes: The dtype of each leaf.
         paths: The path of each leaf.
-        readings: How each leaf is read, without metrics that are arrays; None if free.
+        constraints: How each leaf is read, without metrics that are arrays; None if
+            free.
+        readings: How the methods read each leaf. Nonnegative columns are matrices of
+            their own.
     """
 
     treedef: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
     paths: tuple[str, ...]
+    constraints: tuple[Reading | None, ...]
     readings: tuple[Reading | None, ...]
 
     @property
@@ -154,7 +157,7 @@ class Structure:
 
 
 def structure_of(
-    params: chex.ArrayTree, mask: Mask
+    params: optax.Params, mask: Mask
 ) -> tuple[Structure, list[Array | None]]:
     """The structure of parameters, and the metrics that are arrays, leaf by leaf.
 
@@ -179,6 +182,7 @@ def structure_of(
         shapes=tuple(jnp.shape(leaf) for leaf in leaves),
         dtypes=tuple(jnp.result_type(leaf) for leaf in leaves),
         paths=tuple(paths),
+        constraints=tuple(plain),
         readings=tuple(plain),
     )
     return structure, metrics
@@ -254,7 +258,7 @@ class Problem(NamedTuple):
         pairs = zip(self.structure.readings, self.metrics, strict=True)
         return self._replace(factors=[factor(*pair) for pair in pairs])
 
-    def read(self, params: chex.ArrayTree) -> Point:
+    def read(self, params: optax.Params) -> Point:
         """Parameters as a point."""
         x = self._matrices(params)
         pairs = zip(x, self.factors, strict=True)
@@ -549,41 +553,50 @@ class Problem(NamedTuple):
         ]
         return jnp.max(jnp.stack(found))
 
-    def true_feasibility(self, params: chex.ArrayTree) -> Array:
+    def true_feasibility(self, params: optax.Params) -> Array:
         """The largest ‖xᵀBx − I‖_F of parameters, in their own coordinates."""
-        plain = self._replace(factors=[None] * len(self.factors))
-        return plain.feasibility(self._matrices(params))
+        structure = dataclasses.replace(
+            self.structure, readings=self.structure.constraints
+        )
+        plain = self._replace(factors=[None] * len(self.factors), structure=structure)
+        return plain.feasibility(plain.read(params))
 
-    def penalty(self, x: Point) -> Array:
-        """The sum of ‖E‖²/4."""
+    def penalties(self, x: Point) -> Array:
+        """The sum of ‖E‖²/4 of each constrained leaf."""
         found = [
             jnp.sum(stiefel.penalty(a, **form.arguments))
             for a, form in zip(x, self.forms, strict=True)
             if form is not None
         ]
-        return jnp.sum(jnp.stack(found))
+        return jnp.stack(found)
 
     def automatic_beta(self, g: Point) -> Array:
-        """The automatic β for gradients of that size; 1 where they are zero."""
+        """The automatic β of each constrained leaf for a gradient; 1 for zero."""
         found = [
             jnp.max(weight(a, form))
             for a, form in zip(g, self.forms, strict=True)
             if form is not None
         ]
-        beta = jnp.max(jnp.stack(found))
-        return jnp.where(beta > 0, beta, 1)
+        betas = jnp.stack(found)
+        return jnp.where(betas > 0, betas, 1)
 
-    def dissolved(self, x: Point, beta: Array) -> Array:
+    def beta_by_path(self, betas: Array) -> dict[str, Array]:
+        """The β of each constrained leaf by its path, in the unit of the user."""
+        pairs = zip(self.structure.paths, self.structure.readings, strict=True)
+        paths = [path for path, r in pairs if r is not None]
+        return dict(zip(paths, betas / self.unit, strict=True))
+
+    def dissolved(self, x: Point, betas: Array) -> Array:
         """The constraint dissolving function h, with a wall around its region.
 
         Far out f∘A falls faster than the penalty rises, with the tenth power of x for
         a quadratic f. The wall rises with the twelfth, is twice differentiable, and
         zero where ‖E‖_F is below `EDGE`.
         """
-        squares = 4 * self.penalty(x)
-        out = jnp.maximum(squares - EDGE**2, 0)
-        h = self.value(self.dissolve(x)) + beta * self.penalty(x)
-        return h + 16 * beta * out**3
+        penalties = self.penalties(x)
+        out = jnp.maximum(4 * jnp.sum(penalties) - EDGE**2, 0)
+        h = self.value(self.dissolve(x)) + jnp.sum(betas * penalties)
+        return h + 16 * jnp.max(betas) * out**3
 
     def _matrices(self, params):
         pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
@@ -628,14 +641,14 @@ def from_real_parts(parts: Point, like: Point) -> Point:
     ]
 
 
-def feasibility_on_host(problem: Problem, params: chex.ArrayTree) -> float:
+def feasibility_on_host(problem: Problem, params: optax.Params) -> float:
     """The largest ‖xᴴBx − I‖_F, by NumPy in double precision."""
     grams = [_gram_on_host(x, b) for _, _, x, b in _on_host(problem, params)]
     off = [np.linalg.norm(m - np.eye(m.shape[-1]), axis=(-2, -1)) for m in grams]
     return max(float(np.max(e)) for e in off)
 
 
-def projected_on_host(problem: Problem, params: chex.ArrayTree) -> Any:
+def projected_on_host(problem: Problem, params: optax.Params) -> Any:
     """The nearest point of the manifold, by NumPy in double precision.
 
     In single precision xᵀBx cannot be formed to better than the condition number of B

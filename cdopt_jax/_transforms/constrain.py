@@ -98,8 +98,8 @@ def constrain(
 
     @public("constrain")
     def init(params):
-        project.init(params)
-        return ConstrainState(optimizer=inner.init(params), guard=guard.init(params))
+        guard_state = guard.init(params)
+        return ConstrainState(optimizer=inner.init(params), guard=guard_state)
 
     @public("constrain")
     def update(updates, state, params=None, **extra_args):
