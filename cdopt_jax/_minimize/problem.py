@@ -560,7 +560,8 @@ class Problem(NamedTuple):
 
 def dot(a: Point, b: Point) -> Array:
     """The Euclidean inner product."""
-    return jnp.asarray(optax.tree.vdot(a, b))
+    # Not by a contraction, of which the result has no layout on Explicit axes.
+    return jnp.asarray(optax.tree.sum(jax.tree.map(jnp.multiply, a, b)))
 
 
 def feasibility_on_host(problem: Problem, params: chex.ArrayTree) -> float:
