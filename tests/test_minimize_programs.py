@@ -121,3 +121,25 @@ def test_a_continuation_under_jit_is_the_one_outside(most):
     assert int(inside.steps) == int(outside.steps)
     assert float(inside.sparsity) > 0.1
     assert inside.method == "continuation"
+
+
+@pytest.mark.parametrize("kind", ["Explicit", "Auto"])
+def test_a_start_and_data_that_are_split_over_devices_stay_split(kind):
+    axes = (getattr(jax.sharding.AxisType, kind),)
+    mesh = jax.make_mesh((4,), ("d",), axis_types=axes)
+    rows = jax.NamedSharding(mesh, jax.P("d", None))
+    scales = jax.device_put(jnp.arange(1.0, N + 1)[:, None], rows)
+    x0 = jax.device_put(start(), rows)
+
+    def f(x, scales):
+        return -jnp.sum(scales * x * x)
+
+    result = cdx.minimize(f, x0, args=(scales,))
+    assert result.converged
+    assert float(result.value) == pytest.approx(-(3 * N - 3), rel=1e-6)
+    assert result.params.sharding.shard_shape(x0.shape) == (N // 4, P)
+    sparse = cdx.minimize(f, x0, args=(scales,), regularizer=cdx.prox.l1(0.1))
+    assert float(sparse.value) == pytest.approx(-(3 * N - 3) + 0.3, rel=1e-6)
+    if kind == "Explicit":
+        with pytest.raises(ValueError, match=r"split along Explicit axes.*AxisType"):
+            cdx.minimize(f, x0, args=(scales,), method="tangential")

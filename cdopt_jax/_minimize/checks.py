@@ -66,6 +66,19 @@ def check_leaves(x0: Any) -> None:
             raise error(f"x0 must be floating point, real or complex; {what}.")
 
 
+def check_layout(x0: Any, method: str) -> None:
+    """Raise on a start that is split in a way that a method cannot compute with."""
+    for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
+        split = [names for names in jax.typeof(leaf).sharding.spec if names is not None]
+        if split and method not in ("proximal", "continuation"):
+            raise error(
+                f"method={method!r} cannot compute with a leaf that is split along "
+                f"Explicit axes; {describe_leaf(path, leaf)}, split along {split}. "
+                'Write method="proximal", or make the mesh with '
+                "axis_types=(jax.sharding.AxisType.Auto,)."
+            )
+
+
 def scalar(out: Any) -> Any:
     """What f returned, if it is a real scalar. Looked at when f is traced."""
     shape = jnp.shape(out) if hasattr(out, "shape") or jnp.isscalar(out) else None

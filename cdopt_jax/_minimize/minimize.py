@@ -17,6 +17,7 @@ from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize import implicit
 from cdopt_jax._minimize.checks import (
+    check_layout,
     check_leaves,
     check_options,
     number,
@@ -162,6 +163,7 @@ def minimize(
     check_leaves(start)
     start = jax.tree.map(jnp.asarray, start)
     chosen = _chosen(method, regularizer, batch, most, warm=warm)
+    check_layout(start, chosen.name)
     structure, metrics = structure_of(start, mask)
     static_args, arrays = split(args)
     static_regularizer, weights = None, []

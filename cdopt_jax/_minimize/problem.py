@@ -35,6 +35,7 @@ from cdopt_jax._math.products import (
     norm,
     phi,
     real_dtype,
+    real_product,
 )
 from cdopt_jax.prox import Regularizer
 
@@ -605,7 +606,8 @@ class Problem(NamedTuple):
 
 def dot(a: Point, b: Point) -> Array:
     """The Euclidean inner product, of complex points its real part."""
-    return jnp.real(jnp.asarray(optax.tree.vdot(a, b)))
+    # Not by a contraction, of which the result has no layout on Explicit axes.
+    return jnp.asarray(optax.tree.sum(jax.tree.map(real_product, a, b)))
 
 
 def value_and_gradient(f: Callable[[Point], Array]) -> Callable[[Point], Any]:
