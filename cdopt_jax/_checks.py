@@ -12,7 +12,7 @@ from jax import Array
 from jax.core import Tracer
 
 from ._errors import error
-from ._math.products import AxisName, image_fault
+from ._math.products import AxisName, image_fault, is_complex
 from ._math.sharding import Layout
 
 
@@ -49,6 +49,19 @@ def check_number(
     if not (number >= 0 if zero else number > 0) or not math.isfinite(number):
         least = "zero or above" if zero else "above zero"
         raise error(f"{label} must be {least} and finite; it is {value}.")
+
+
+def check_scale(value: Any) -> float:
+    """The scale of a reading, a number above zero that is known."""
+    if is_number(value) and is_known(value):
+        number = float(value)
+        if 0 < number < math.inf:
+            return number
+    raise error(
+        "scale must be one finite number above zero, known when a program is traced, "
+        f"such as math.sqrt(fan_out / fan_in); it is {value!r}. Leaves of different "
+        "scales have readings of their own."
+    )
 
 
 def is_number(value: Any) -> bool:
@@ -194,6 +207,26 @@ def schedule_value(value: Any, step: Array) -> Any:
     return made
 
 
+def in_double_precision(x: Any) -> np.ndarray:
+    """An array whose values are known, as float64 or complex128 on the host."""
+    return np.asarray(x, np.complex128 if is_complex(x) else np.float64)
+
+
+def _adjoint(a):
+    return np.swapaxes(a, -1, -2).conj()
+
+
+def complex_metric_fault(B: Any, dtype: Any) -> str | None:
+    """Why a metric that is an array does not act on matrices of a dtype, or None."""
+    if is_complex(dtype) or not is_complex(B):
+        return None
+    return (
+        f"a complex B, here of dtype {jnp.result_type(B)}, needs complex matrices, and "
+        f"these have dtype {dtype}. Write B.real if the imaginary part is rounding, or "
+        "make the matrices complex"
+    )
+
+
 def metric_fault(
     B: Any,
     n: int | None = None,
@@ -214,8 +247,8 @@ def metric_fault(
     if len(shape) != 2 or shape[0] != shape[1] or n not in (None, shape[0]):
         rows = "n" if n is None else n
         return f"B must have shape ({rows}, {rows}), or be a callable; it has {shape}"
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return f"B must be real floating point; it has dtype {dtype}"
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return f"B must be floating point, real or complex; it has dtype {dtype}"
     if axis_name is not None:
         return (
             "B must be a callable inside shard_map where rows are split, as "
@@ -224,16 +257,22 @@ def metric_fault(
     if layout is not None and (fault := _misfit(B, layout)):
         return fault
     if is_known(B):
-        b = np.asarray(B, np.float64)
+        b = in_double_precision(B)
         if not np.isfinite(b).all():
             return "B must be finite"
         slack = 8 * float(jnp.finfo(dtype).eps) * np.abs(b).max(initial=0)
-        if np.abs(b - b.T).max(initial=0) > slack:
+        if np.abs(b - b.conj().T).max(initial=0) > slack:
+            if np.iscomplexobj(b):
+                return (
+                    "B must be Hermitian; write (B + B.conj().T) / 2 if it is so up to "
+                    "rounding"
+                )
             return "B must be symmetric; write (B + B.T) / 2 if it is so up to rounding"
-        if not (np.diagonal(b) > 0).all():
+        diagonal = np.real(np.diagonal(b))
+        if not (diagonal > 0).all():
             return (
                 "B must be positive definite, and its diagonal above zero; its least "
-                f"entry there is {np.diagonal(b).min():.1e}"
+                f"entry there is {diagonal.min():.1e}"
             )
     return None
 
@@ -256,14 +295,13 @@ def definiteness_fault(B: Any, x: Array | None = None) -> str | None:
             return fault.removesuffix(".")
         if not is_known(bx):
             return None
-        a, bx = np.asarray(x, np.float64), np.asarray(bx, np.float64)
-        b = np.swapaxes(a, -1, -2) @ bx
+        b = _adjoint(in_double_precision(x)) @ in_double_precision(bx)
         what = "the least eigenvalue of xᵀBx"
     elif is_known(B):
-        b = np.asarray(B, np.float64)
+        b = in_double_precision(B)
     else:
         return None
-    b = (b + np.swapaxes(b, -1, -2)) / 2
+    b = (b + _adjoint(b)) / 2
     try:
         np.linalg.cholesky(b)
     except np.linalg.LinAlgError:
@@ -319,7 +357,7 @@ def projection_fault(x: Array) -> str | None:
     """Why the matrices have no nearest point, where their values are known."""
     if not is_known(x):
         return None
-    a = np.asarray(x, np.float64)
+    a = in_double_precision(x)
     if not np.isfinite(a).all():
         return (
             "is not finite, so it has no nearest point; optax.apply_if_finite keeps "
@@ -327,7 +365,7 @@ def projection_fault(x: Array) -> str | None:
         )
     largest = np.abs(a).max(axis=(-2, -1), keepdims=True)
     a = a / np.where(largest > 0, largest, 1)
-    spectrum = np.linalg.eigvalsh(np.swapaxes(a, -1, -2) @ a)
+    spectrum = np.linalg.eigvalsh(_adjoint(a) @ a)
     # The Gram matrix in float64 resolves σ_min/σ_max down to 1e-8.
     ratio = max(1e-8, float(jnp.finfo(x.dtype).eps)) ** 2
     if (spectrum[..., 0] <= ratio * spectrum[..., -1]).any():

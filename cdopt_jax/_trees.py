@@ -20,8 +20,7 @@ from ._checks import (
 from ._errors import error, naming, public, user_code
 from ._leaves.masks import Mask
 from ._leaves.paths import describe_leaf, leaf_paths, leaves_beside
-from ._leaves.view import View
-from ._math.automatic_beta import weight
+from ._leaves.view import View, automatic_weight
 from ._math.products import widen
 
 
@@ -85,7 +84,8 @@ def feasibility(params: optax.Params, mask: Mask = None) -> dict[str, Array]:
         mask: Which leaves are constrained; see `where`.
 
     Returns:
-        ‖xᵀBx − I‖_F by path, the largest one for a leaf that holds many matrices.
+        ‖xᵀBx − I‖_F by path, the largest one for a leaf that holds many matrices, and
+        ‖xᵀBx/c² − I‖_F for a leaf with a scale c.
 
     Examples:
         >>> import jax.numpy as jnp, cdopt_jax as cdx
@@ -107,7 +107,8 @@ def stationarity(
 
     Args:
         params: The parameters.
-        grads: The gradient of f at ``params``.
+        grads: The gradient of f at ``params``; of complex parameters
+            ``jnp.conj(jax.grad(f)(params))``, as for the transformations.
         mask: Which leaves are constrained; see `where`.
 
     Returns:
@@ -126,7 +127,7 @@ def stationarity(
 
     def squares(group, g):
         d = stiefel.vjp(group.x, g, **group.form.arguments)
-        return group.form.dot(d, d)
+        return group.form.dot(d, d) * group.scale**2
 
     constrained = view.total(squares, view.select(grads, "grads"))
     norms = iter(jnp.sqrt(constrained))
@@ -137,9 +138,9 @@ def stationarity(
 
 def objective(
     f: Callable[..., Any],
-    beta: float | str,
     mask: Mask = None,
     *,
+    beta: float | str,
     has_aux: bool = False,
 ) -> Callable[..., Any]:
     """The constraint dissolving function of ``f``, for any unconstrained solver.
@@ -147,14 +148,15 @@ def objective(
     That is h(x) = f(A(x)) + (β/4)‖xᵀBx − I‖², summed over the constrained leaves. Near
     the manifold it has the stationary points and local minimisers that ``f`` has on it.
     Far from it h need not be bounded below: start near, and see `dissolve_gradients`
-    for how large β should be.
+    for how large β should be. Of complex parameters ``jax.grad(h)`` is the conjugate of
+    the direction of steepest ascent, as that of any function is.
 
     Args:
         f: A function of the parameters, and of further arguments that are passed on.
+        mask: Which leaves are constrained; see `where`.
         beta: The weight β > 0. With ``"auto"`` each leaf has its own, a small multiple
             of the gradient of f at A(x), which is then evaluated for it; it counts as
             a constant in the gradient of h.
-        mask: Which leaves are constrained; see `where`.
         has_aux: Whether ``f`` returns a pair of its value and something else.
 
     Returns:
@@ -197,9 +199,7 @@ def objective(
                 fixed = jax.lax.stop_gradient(point)
                 grads = jax.grad(f, has_aux=has_aux)(fixed, *args, **kwargs)
             grads = jax.lax.stop_gradient(grads[0] if has_aux else grads)
-            betas = view.largest(
-                lambda group, g: weight(g, group.form), view.select(grads, "gradients")
-            )
+            betas = view.largest(automatic_weight, view.select(grads, "gradients"))
         penalties = view.total(
             lambda group: stiefel.penalty(group.x, **group.form.arguments)
         )

@@ -7,6 +7,8 @@ leaves its leaf alone.
 
 A regularizer made here is itself a tree, whose leaves are its weights. Two of the same
 kind differ in their leaves only, so that `minimize` compiles one program for both.
+
+Of a complex leaf |x| is the modulus, and what is shrunk keeps its phase.
 """
 
 import dataclasses
@@ -25,7 +27,12 @@ from jax.typing import ArrayLike
 from ._checks import check_number, is_known
 from ._errors import error, naming, public, user_code
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
-from ._math.products import of_rank, widen
+from ._math.products import (
+    of_rank,
+    real_dtype,
+    squared_modulus,
+    widen,
+)
 
 
 class Regularizer(NamedTuple):
@@ -79,18 +86,33 @@ def l21(weight: Any, axis: int | tuple[int, ...] = -1) -> Regularizer:
 
 
 def elastic_net(l1_weight: Any, l2_weight: Any) -> Regularizer:
-    """l1_weight·Σ|x| + (l2_weight/2)·Σx²."""
+    """l1_weight·Σ|x| + (l2_weight/2)·Σ|x|²."""
     return _regularizer(_ELASTIC_NET, l1_weight=l1_weight, l2_weight=l2_weight)
 
 
 def nonnegative_l1(weight: Any) -> Regularizer:
-    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free."""
+    """weight·Σx where x ≥ 0, infinite elsewhere. A leaf of weight zero is free.
+
+    Orthonormal columns that are nonnegative have no row in common. `minimize` has its
+    own phases for them, of which ``result.method`` is ``"nonnegative"``. Complex leaves
+    have no order, and are refused unless their weight is zero.
+    """
     return _regularizer(_NONNEGATIVE_L1, weight=weight)
 
 
 def none() -> Regularizer:
     """No regularizer: its value is zero and its proximal map the identity."""
     return Regularizer(_zero, _identity)
+
+
+def nonnegative_leaves(regularizer: Regularizer, tree: optax.Params) -> list[bool]:
+    """Which leaves a regularizer is infinite for, unless they are nonnegative."""
+    value = regularizer.value
+    kind = value.func if isinstance(value, Partial) else None
+    if not isinstance(value, Partial) or kind != _NONNEGATIVE_L1.value:
+        return [False] * len(jax.tree.leaves(tree))
+    (weights,) = value.args
+    return [item is not None for item in _NONNEGATIVE_L1.weighted(weights, tree)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,10 +130,11 @@ class _Leafwise:
     of_leaf: Callable[..., Array]
     shrink: Callable[..., Array]
     axes: tuple[int, ...] = ()
+    ordered: bool = False
 
     def value(self, weights: dict[str, Any], tree: optax.Params) -> Array:
         """The sum over the leaves."""
-        items = self._weighted(weights, tree)
+        items = self.weighted(weights, tree)
         return jnp.asarray(sum(self.of_leaf(*item) for item in items if item))
 
     def prox(self, weights: dict[str, Any], tree: optax.Params, step: ArrayLike) -> Any:
@@ -123,12 +146,12 @@ class _Leafwise:
         def one(leaf, item):
             if item is None:
                 return leaf
-            step_here = jnp.asarray(step, item[0].dtype)
+            step_here = jnp.asarray(step, real_dtype(item[0].dtype))
             return self.shrink(*item, step_here).astype(jnp.result_type(leaf))
 
-        return treedef.unflatten(map(one, leaves, self._weighted(weights, tree)))
+        return treedef.unflatten(map(one, leaves, self.weighted(weights, tree)))
 
-    def _weighted(self, weights, tree):
+    def weighted(self, weights: dict[str, Any], tree: optax.Params) -> list[Any]:
         """Each leaf with its weights, in the dtype of the computation, or None."""
         # Also where a transformation calls it: the mistake is in the weights.
         with user_code(), naming(f"prox.{self.name}"):
@@ -140,10 +163,14 @@ class _Leafwise:
         if all(_is_zero(w) for w in ws):
             return None
         x = jnp.asarray(leaf)
-        if not jnp.issubdtype(x.dtype, jnp.floating):
+        kind = jnp.floating if self.ordered else jnp.inexact
+        if not jnp.issubdtype(x.dtype, kind):
+            wanted = "floating point"
+            if self.ordered:
+                wanted = "real, since complex numbers have no order"
             raise error(
-                "a regularized leaf must be real floating point; "
-                f"{describe_leaf(path, x)}. Give this leaf the weight 0."
+                f"a regularized leaf must be {wanted}; {describe_leaf(path, x)}. Give "
+                "this leaf the weight 0."
             )
         along = {a % x.ndim for a in self.axes if -x.ndim <= a < x.ndim}
         if len(along) < len(self.axes):
@@ -161,7 +188,8 @@ class _Leafwise:
                     f"{jnp.shape(w)}."
                 )
         x = x.astype(widen(x.dtype))
-        return x, *(of_rank(jnp.asarray(w, x.dtype), x.ndim) for w in ws)
+        real = real_dtype(x.dtype)
+        return x, *(of_rank(jnp.asarray(w, real), x.ndim) for w in ws)
 
 
 def _broadcasts(shape, to):
@@ -183,13 +211,14 @@ _L1 = _Leafwise(
 )
 _ELASTIC_NET = _Leafwise(
     "elastic_net",
-    lambda x, w1, w2: jnp.sum(w1 * jnp.abs(x) + w2 / 2 * x**2),
+    lambda x, w1, w2: jnp.sum(w1 * jnp.abs(x) + w2 / 2 * squared_modulus(x)),
     lambda x, w1, w2, step: _soft(x, step * w1) / (1 + step * w2),
 )
 _NONNEGATIVE_L1 = _Leafwise(
     "nonnegative_l1",
     lambda x, w: jnp.where(jnp.all(x >= 0), jnp.sum(w * x), jnp.inf),
     lambda x, w, step: jnp.maximum(x - step * w, 0),
+    ordered=True,
 )
 
 
@@ -197,7 +226,7 @@ _NONNEGATIVE_L1 = _Leafwise(
 @lru_cache(maxsize=64)
 def _groups(axes: tuple[int, ...]) -> _Leafwise:
     def norms(x):
-        square = jnp.sum(x**2, axis=axes, keepdims=True)
+        square = jnp.sum(squared_modulus(x), axis=axes, keepdims=True)
         # The derivative of √ at 0 is infinite; of a zero group it must be zero.
         return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 

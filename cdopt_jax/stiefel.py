@@ -7,8 +7,12 @@ function made of matrix products and elementwise operations. Half-precision arra
 computed in float32, and every product asks for the highest precision, since
 feasibility is lost in a product that a TPU or TF32 has rounded.
 
-``B`` is a symmetric positive definite ``(n, n)`` array, or a callable x ↦ Bx. Results
-can be differentiated with respect to B as well.
+Matrices may be complex. Then the transpose in every formula is the conjugate transpose,
+the inner product of a and b is Re tr(aᴴb), and a gradient is the direction of steepest
+ascent, which is the conjugate of what ``jax.grad`` returns.
+
+``B`` is a symmetric (or Hermitian) positive definite ``(n, n)`` array, or a callable
+x ↦ Bx. Results can be differentiated with respect to B as well.
 
 On a mesh with Explicit axes, rows, columns and batch may be split in any way; results
 have the layout of ``x``. On Auto axes the compiler lays the products out, and does so
@@ -29,6 +33,7 @@ from ._checks import (
     check_dtype,
     check_key,
     check_shape,
+    complex_metric_fault,
     definiteness_fault,
     is_known,
     metric_fault,
@@ -43,6 +48,7 @@ from ._math.products import (
     dissolved_gradient,
     eye,
     image_fault,
+    is_complex,
     map_factor,
     mm,
     norm,
@@ -50,6 +56,8 @@ from ._math.products import (
     of_rank,
     per_matrix,
     phi,
+    real_dtype,
+    squared_modulus,
     widen,
 )
 from ._math.sharding import plan
@@ -144,7 +152,8 @@ def vjp(
 def penalty(x: ArrayLike, *, B: Metric = None, axis_name: AxisName = None) -> Array:
     """‖E‖_F²/4 for each matrix, of shape ``batch``."""
     (x,), form, _ = _prepare("penalty", B, axis_name, x, lift=False)
-    return jnp.sum(form.residual(x, form.apply(x)) ** 2, axis=(-2, -1)) / 4
+    e = form.residual(x, form.apply(x))
+    return jnp.sum(squared_modulus(e), axis=(-2, -1)) / 4
 
 
 def penalty_grad(
@@ -187,7 +196,7 @@ def gradient(
             "stiefel.gradient: beta must be a number of zero or above, or one for each "
             f"matrix; it is {beta}."
         )
-    beta = beta.astype(x.dtype)
+    beta = beta.astype(real_dtype(x.dtype))
     beta = per_matrix(of_rank(beta, x.ndim - 2)) if beta.ndim else beta
     return done(dissolved_gradient(x, g, form, beta, lambda _: 1))
 
@@ -245,9 +254,9 @@ def _polar(x, B, axis_name):
     size = jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)
     size = jnp.where(size > 0, size, 1)
     x = x / jnp.sqrt(size) / jnp.sqrt(jnp.maximum(per_matrix(norm(m / size)), 1))
-    grow, polish = (11, 4) if x.dtype == jnp.float32 else (15, 6)
+    grow, polish = (11, 4) if jnp.finfo(x.dtype).bits == 32 else (15, 6)
     # One loop for both, since what is rarely run should compile quickly.
-    quintics = jnp.array([_QUINTIC] * grow + [_A] * polish, x.dtype)
+    quintics = jnp.array([_QUINTIC] * grow + [_A] * polish, real_dtype(x.dtype))
 
     def step(i, x):
         a, b, c = quintics[i]
@@ -274,7 +283,7 @@ def random(
     Args:
         key: A JAX random key.
         shape: ``(*batch, n, p)`` with n ≥ p.
-        dtype: The dtype of the point; JAX's default float if None.
+        dtype: The dtype of the point, real or complex; JAX's default float if None.
         B: The metric of the generalized constraint xᵀBx = I.
 
     Returns:
@@ -285,7 +294,8 @@ def random(
     dtype = check_dtype(dtype)
     _check("random", "the point", tuple(shape), dtype)
     q, r = jnp.linalg.qr(jax.random.normal(key, shape, widen(dtype)))
-    # Without the signs of R's diagonal, Q follows the routine's convention instead.
+    # Without the signs of R's diagonal, for complex matrices its phases, Q follows the
+    # routine's convention instead.
     sign = jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))
     q = q * jnp.where(sign == 0, 1, sign)[..., None, :]
     return (q if B is None else project(q, B=B)).astype(dtype)
@@ -323,7 +333,7 @@ def _(axis_name, apply, primals, tangents):
     y = apply(x, *arrays)
     e = form.residual(x, y)
     p = map_factor(e, mm(e, e))
-    # Half of the derivative of M; B is symmetric, so xᵀ(Bd) = yᵀd and Bd is not formed.
+    # Half of the derivative of M; B is Hermitian, so xᴴ(Bd) = yᴴd and Bd is not formed.
     half, moved = jnp.zeros_like(e), jnp.zeros_like(x)
     if not isinstance(d, SymbolicZero):
         half, moved = half + form.gram(y, d), mm(d, p)
@@ -385,13 +395,17 @@ def _prepare(
     elif B is not None:
         if fault := metric_fault(B, shape[-2], layout, axis_name):
             raise ValueError(f"stiefel.{name}: {fault}.")
+        if fault := complex_metric_fault(B, x.dtype):
+            raise ValueError(f"stiefel.{name}: {fault}.")
         metric = jnp.asarray(B, x.dtype)
     for label, v in others.items():
         d = _array(name, label, v)
-        if d.shape != shape or not jnp.issubdtype(d.dtype, jnp.floating):
+        fits = jnp.issubdtype(d.dtype, jnp.inexact)
+        if d.shape != shape or not fits or is_complex(d) != is_complex(dtype):
+            kind = "complex" if is_complex(dtype) else "real floating-point"
             raise ValueError(
-                f"stiefel.{name}: {label} must be a real floating-point array of the "
-                f"shape of x, {shape}; it has shape {d.shape} and dtype {d.dtype}."
+                f"stiefel.{name}: {label} must be a {kind} array of the shape of x, "
+                f"{shape}; it has shape {d.shape} and dtype {d.dtype}."
             )
         arrays.append(enter(d))
     return arrays, Form(B=metric, axis_name=axis_name), leave
@@ -425,8 +439,8 @@ def _check(name, label, shape, dtype, axis_name=None):
             f"stiefel.{name}: {label} must have shape (*batch, n, p), n ≥ p ≥ 1; it "
             f"has shape {shape} and dtype {dtype}. Transpose wide matrices."
         )
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(dtype, jnp.inexact):
         raise ValueError(
-            f"stiefel.{name}: {label} must be real floating point; it has shape "
-            f"{shape} and dtype {dtype}."
+            f"stiefel.{name}: {label} must be floating point, real or complex; it has "
+            f"shape {shape} and dtype {dtype}."
         )

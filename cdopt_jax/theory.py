@@ -19,6 +19,7 @@ from ._checks import check_count, check_key, check_number, check_value, is_known
 from ._errors import error, public, user_code
 from ._leaves.masks import Mask
 from ._leaves.view import View
+from ._math.products import real_dtype
 
 
 @public("theory.penalty_weight")
@@ -83,7 +84,8 @@ def estimate_gradient_bound(
 
     Returns:
         The largest Frobenius norm of the gradient with respect to one constrained
-        leaf.
+        leaf; of a leaf with a scale, with respect to the leaf divided by its scale,
+        which is where β and the bounds of this module belong.
 
     Raises:
         ValueError: On an f that does not return a number, on something that is no
@@ -115,9 +117,10 @@ def estimate_gradient_bound(
         place, direction, size = keys
         x = stiefel.random(place, shape, dtype, B=group.form.arguments["B"])
         # Singular values with Σ(σ² − 1)² ≤ 1, up to the boundary.
-        e = jax.random.normal(direction, (*shape[:-2], shape[-1]), dtype)
+        real = real_dtype(dtype)
+        e = jax.random.normal(direction, (*shape[:-2], shape[-1]), real)
         e = e / jnp.linalg.norm(e, axis=-1, keepdims=True)
-        e = e * jax.random.uniform(size, (*shape[:-2], 1), dtype)
+        e = e * jax.random.uniform(size, (*shape[:-2], 1), real)
         return x * jnp.sqrt(1 + e)[..., None, :]
 
     def largest_gradient(key):
@@ -127,6 +130,8 @@ def estimate_gradient_bound(
         points = [y.astype(x.dtype) for y, x in pairs]
         grads = jax.grad(value)(view.merge(points, params))
         grads = view.select(grads, "gradients")
-        return jnp.max(jnp.stack([jnp.linalg.norm(jnp.ravel(g)) for g in grads]))
+        rows = zip(grads, view.readings, strict=True)
+        norms = [r.scale * jnp.linalg.norm(jnp.ravel(g)) for g, r in rows]
+        return jnp.max(jnp.stack(norms))
 
     return jnp.max(jax.lax.map(largest_gradient, jax.random.split(key, samples)))

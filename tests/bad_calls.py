@@ -53,7 +53,7 @@ FUNCTIONS = {
     "project": cdx.project,
     "feasibility": cdx.feasibility,
     "stationarity": lambda tree, mask=None: cdx.stationarity(tree, tree, mask),
-    "objective": lambda tree, mask=None: cdx.objective(jnp.sum, 1.0, mask)(tree),
+    "objective": lambda tree, mask=None: cdx.objective(jnp.sum, mask, beta=1.0)(tree),
 }
 
 

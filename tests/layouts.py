@@ -21,6 +21,8 @@ class Case(NamedTuple):
     shape: tuple[int, ...]
     spec: P
     rows: Any = None
+    dtype: str = "float32"
+    scale: float = 1.0
 
 
 CASES = {
@@ -38,6 +40,9 @@ CASES = {
     "conv-inputs": Case((3, 3, 16, 8), P(None, None, "b", None)),
     "conv-outputs": Case((3, 3, 16, 8), P(None, None, None, "b")),
     "conv-both": Case((3, 3, 16, 8), P(None, None, "a", "b")),
+    "complex": Case((62, 16), P("a", "b"), dtype="complex64"),
+    "complex-batch": Case((8, 32, 16), P("a", None, "b"), -2, dtype="complex64"),
+    "scaled": Case((62, 16), P("a", "b"), scale=0.7),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -59,13 +64,14 @@ def mesh_of(kind: str) -> Any:
 
 def arrays(case: Case) -> tuple[Any, Any]:
     """A leaf near the manifold, and a gradient."""
-    x = normal(case.shape, 0, "float32")
-    point = cdx.project(x, cdx.Stiefel(rows=case.rows))
-    return point + 0.003 * x, 0.03 * normal(case.shape, 1, "float32")
+    x = normal(case.shape, 0, case.dtype)
+    point = cdx.project(x, cdx.Stiefel(rows=case.rows, scale=case.scale))
+    return point + 0.003 * x, 0.03 * normal(case.shape, 1, case.dtype)
 
 
 def reading(case: Case, *, told: bool) -> cdx.Stiefel:
-    return cdx.Stiefel(rows=case.rows, sharding=case.spec if told else None)
+    sharding = case.spec if told else None
+    return cdx.Stiefel(rows=case.rows, sharding=sharding, scale=case.scale)
 
 
 def placed(tree: Any, case: Case, mesh: Any) -> Any:

@@ -20,6 +20,7 @@ from jax.extend import core
 import cdopt_jax as cdx
 
 SEEDS = (0, 1, 2)
+FIELDS = ("float64", "complex128")
 SHAPES = ((1, 1), (7, 1), (5, 5), (12, 4), (3, 8, 3), (2, 3, 6, 2))
 METRICS = ("none", "array", "callable")
 CASES = [(shape, "none") for shape in SHAPES]
@@ -31,53 +32,78 @@ FACTORIZATIONS |= {"triangular_solve", "householder_product", "tridiagonal"}
 each_seed = pytest.mark.parametrize("seed", SEEDS)
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 each_case = pytest.mark.parametrize(("shape", "metric"), CASES, ids=str)
+each_field = pytest.mark.parametrize("dtype", FIELDS)
 each_metric = pytest.mark.parametrize("metric", METRICS)
 
 
 def normal(shape: tuple[int, ...], seed: int, dtype: Any = None) -> jax.Array:
-    """Independent standard normal entries; float64 unless told otherwise."""
-    values = np.random.default_rng(seed).standard_normal(shape)
+    """Independent standard normal entries; float64 unless told otherwise.
+
+    The real and the imaginary parts of complex ones are independent, too.
+    """
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(shape)
+    if dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating):
+        values = (values + 1j * rng.standard_normal(shape)) / math.sqrt(2)
     return jnp.asarray(values, dtype)
 
 
-def points(shape: tuple[int, ...], count: int) -> Iterator[list[jax.Array]]:
+def points(
+    shape: tuple[int, ...], count: int, dtype: Any = None
+) -> Iterator[list[jax.Array]]:
     """For each seed: a point with singular values of order one, then directions."""
     for seed in SEEDS:
-        x, *rest = normal((count, *shape), seed)
+        x, *rest = normal((count, *shape), seed, dtype)
         yield [x / math.sqrt(shape[-2]), *rest]
 
 
-def spd(n: int) -> np.ndarray:
-    """A symmetric positive definite matrix with eigenvalues between 0.5 and 3."""
-    q = np.linalg.qr(np.random.default_rng(n).standard_normal((n, n)))[0]
-    return (q * np.linspace(0.5, 3.0, n)) @ q.T
+def spd(n: int, dtype: Any = None) -> np.ndarray:
+    """A Hermitian positive definite matrix with eigenvalues between 0.5 and 3."""
+    is_complex = dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating)
+    q = np.linalg.qr(normal((n, n), n, np.complex128 if is_complex else None))[0]
+    return (q * np.linspace(0.5, 3.0, n)) @ q.conj().T
 
 
 def metric_of(kind: str, n: int, dtype: Any = None) -> tuple[Any, jax.Array]:
     """What to pass as ``B``, and the matrix it stands for."""
     if kind == "none":
         return None, jnp.eye(n, dtype=dtype)
-    b = jnp.asarray(spd(n), dtype)
+    b = jnp.asarray(spd(n, dtype), dtype)
     return (b if kind == "array" else lambda v: b @ v), b
 
 
 def transpose(x: Any) -> Any:
-    """The transpose of each matrix of a stack."""
-    return x.swapaxes(-1, -2)
+    """The conjugate transpose of each matrix of a stack."""
+    return x.conj().swapaxes(-1, -2)
 
 
 def tall(x: Any) -> Any:
-    """The matrices, or where they are wide their transposes."""
-    return x if x.shape[-2] >= x.shape[-1] else transpose(x)
+    """The matrices, or where they are wide their transposes, without conjugates."""
+    return x if x.shape[-2] >= x.shape[-1] else x.swapaxes(-1, -2)
 
 
 def symmetric(s: Any) -> Any:
-    """Φ(S), the symmetric part."""
+    """Φ(S), the symmetric or Hermitian part."""
     return (s + transpose(s)) / 2
 
 
+def gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The direction of steepest ascent of a real function, by autodiff."""
+    return lambda x: jax.grad(f)(x).conj()
+
+
+def pulled_back(f: Callable[..., Any], x: Any, w: Any) -> Any:
+    """The adjoint of f's derivative at x, in the inner product `inner`."""
+    return jax.vjp(f, x)[1](w.conj())[0].conj()
+
+
+def double(x: Any) -> np.ndarray:
+    """The same numbers in double precision."""
+    return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
+
+
 def gram_residual(x: Any, b: Any = 1.0) -> Any:
-    """XᵀBX − I; ``b`` may be a scalar."""
+    """XᴴBX − I; ``b`` may be a scalar."""
     bx = b * x if np.ndim(b) == 0 else b @ x
     return transpose(x) @ bx - np.eye(x.shape[-1], dtype=x.dtype)
 
@@ -89,59 +115,67 @@ def plain_dissolve(x: Any, b: Any = 1.0) -> Any:
 
 
 def plain_penalty(x: Any, b: Any = 1.0) -> Any:
-    """‖XᵀBX − I‖²/4, one number for each matrix."""
-    return (gram_residual(x, b) ** 2).sum((-2, -1)) / 4
+    """‖XᴴBX − I‖²/4, one number for each matrix."""
+    e = gram_residual(x, b)
+    return (e.real**2 + e.imag**2).sum((-2, -1)) / 4
 
 
 def polar(x: Any, b: Any = None) -> np.ndarray:
-    """UVᵀ of the SVD in float64; with a metric X(XᵀBX)^(−1/2) = B^(−1/2)polar(√B X)."""
-    x = np.asarray(x, np.float64)
+    """UVᴴ of the SVD in float64; with a metric X(XᴴBX)^(−1/2) = B^(−1/2)polar(√B X)."""
+    x = double(x)
     if b is None:
         u, _, vt = np.linalg.svd(x, full_matrices=False)
         return u @ vt
-    root = np.real(scipy.linalg.sqrtm(np.asarray(b, np.float64)))
+    root = scipy.linalg.sqrtm(double(b))
+    root = root if np.iscomplexobj(b) else np.real(root)
     return np.linalg.solve(root, polar(root @ x))
 
 
 def spectral(x: Any, b: Any = None) -> float:
-    """‖XᵀBX − I‖₂ in float64; of a stack, the largest."""
-    x = np.asarray(x, np.float64)
-    e = gram_residual(x, 1.0 if b is None else np.asarray(b, np.float64))
+    """‖XᴴBX − I‖₂ in float64; of a stack, the largest."""
+    e = gram_residual(double(x), 1.0 if b is None else double(b))
     return float(np.linalg.norm(e, 2, axis=(-2, -1)).max())
 
 
 def proposed(x: Any, u: Any, b: Any = None) -> np.ndarray:
     """x + u in float64, with s·clip(s, 0, 1) for the mean normal part s of u."""
-    x, u = np.asarray(x, np.float64), np.asarray(u, np.float64)
-    bx = x if b is None else np.asarray(b, np.float64) @ x
-    s = np.sum(bx * u, axis=(-2, -1), keepdims=True) / x.shape[-1]
+    x, u = double(x), double(u)
+    bx = x if b is None else double(b) @ x
+    s = np.sum((bx.conj() * u).real, axis=(-2, -1), keepdims=True) / x.shape[-1]
     return x + u - (s - s * np.clip(s, 0, 1)) * x
 
 
-def near(n: int, p: int, seed: int, size: float, kind: str, b: Any = None) -> Any:
+def near(
+    n: int,
+    p: int,
+    seed: int,
+    size: float,
+    kind: str,
+    b: Any = None,
+    dtype: Any = None,
+) -> Any:
     """A point with ‖E‖_F = ``size`` ≤ 1: E random, or all in one eigenvalue."""
-    rng = np.random.default_rng(seed)
-    values, vectors = np.linalg.eigh(symmetric(rng.standard_normal((p, p))))
+    e, z = normal((p, p), seed, dtype), normal((n, p), seed + 1000, dtype)
+    values, vectors = np.linalg.eigh(symmetric(np.asarray(e)))
     if kind != "spread":
         values = np.eye(p)[0] * (1.0 if kind == "stretched" else -1.0)
     gram = 1 + size * values / np.linalg.norm(values)
-    q = polar(rng.standard_normal((n, p)), b)
-    return jnp.asarray(q @ (vectors * np.sqrt(gram)) @ vectors.T)
+    q = polar(z, b)
+    return jnp.asarray(q @ (vectors * np.sqrt(gram)) @ vectors.conj().T)
 
 
 each_residual = pytest.mark.parametrize("kind", ["spread", "stretched", "shrunk"])
 
 
 def inner(a: Any, b: Any) -> float:
-    """The Euclidean inner product."""
-    return float((a * b).sum())
+    """The Euclidean inner product, of complex arrays its real part."""
+    return float((a.conj() * b).sum().real)
 
 
 def assert_close(actual: Any, desired: Any, tol: float) -> None:
     """Equal up to ``tol`` times the largest entry, or one: entries may cancel."""
-    desired = np.asarray(desired, np.float64)
+    desired, actual = double(desired), double(actual)
     scale = max(1.0, float(np.max(np.abs(desired), initial=0.0)))
-    actual = np.asarray(actual, np.float64)
     assert actual.shape == desired.shape
     np.testing.assert_allclose(actual, desired, rtol=0, atol=tol * scale)
 
@@ -170,7 +204,7 @@ def worst_run(tx: Any, x: jax.Array, bound: Any, steps: int) -> jax.Array:
     """‖E‖ after each step, the direction being the worst of many of norm ``bound``."""
 
     def step(x, random):
-        e = x.T @ x - jnp.eye(x.shape[1])
+        e = gram_residual(x)
         normals = [x, x @ e, x @ e @ e, x @ e @ e @ e, jnp.sign(x)]
         tried = jnp.concatenate([random, jnp.stack(normals), -jnp.stack(normals)])
         tried *= bound / jnp.maximum(
@@ -181,7 +215,7 @@ def worst_run(tx: Any, x: jax.Array, bound: Any, steps: int) -> jax.Array:
         worst = jnp.argmax(sizes)
         return reached[worst], sizes[worst]
 
-    return jax.lax.scan(step, x, normal((steps, 8, *x.shape), 0))[1]
+    return jax.lax.scan(step, x, normal((steps, 8, *x.shape), 0, x.dtype))[1]
 
 
 def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:

@@ -33,7 +33,6 @@ LEAVES = {
     "vector": (V, ["shape (3,)", "dtype float64", "Stiefel(rows=0, columns=())"]),
     "integer": (W.astype(int), ["shape (4, 2)", "dtype int64", "cast it"]),
     "boolean": (W > 0, ["shape (4, 2)", "dtype bool", "Leave it out"]),
-    "complex": (W + 0j, ["shape (4, 2)", "dtype complex128", "real"]),
     "empty": (jnp.zeros((3, 0)), ["shape (3, 0)", "dtype float64", "Leave it out"]),
     "python-float": (1.5, ["type float", "Leave it out"]),
     "string": ("weights", ["type str", "Leave it out"]),
@@ -66,7 +65,7 @@ def number_rows() -> dict[str, Row]:
     factories: dict[str, Any] = {
         "dissolve_gradients-beta": cdx.dissolve_gradients,
         "add_penalty-beta": cdx.add_penalty,
-        "objective-beta": lambda beta: cdx.objective(jnp.sum, beta),
+        "objective-beta": lambda beta: cdx.objective(jnp.sum, beta=beta),
         "proximal_step-learning_rate": lambda rate: cdx.proximal_step(
             rate, prox.none()
         ),
@@ -216,11 +215,11 @@ def more_rows() -> dict[str, Row]:
     for kind, (f, words) in objectives.items():
         for beta in (1.0, "auto"):
             rows[f"objective-returns-{kind}-{beta}"] = (
-                lambda f=f, beta=beta: cdx.objective(f, beta, MASK)(PARAMS),
+                lambda f=f, beta=beta: cdx.objective(f, MASK, beta=beta)(PARAMS),
                 ["objective: f must return one real number", *words],
             )
     rows["objective-no-pair"] = (
-        lambda: cdx.objective(lambda _: 0.0, 1.0, MASK, has_aux=True)(PARAMS),
+        lambda: cdx.objective(lambda _: 0.0, MASK, beta=1.0, has_aux=True)(PARAMS),
         ["objective: f must return a pair", "has_aux", "a float"],
     )
     shapes = jax.eval_shape(lambda: {"w": W})
@@ -308,8 +307,11 @@ METRICS: dict[str, Row] = {
     "vector": (jnp.ones(4), ["(n, n)", "(4,)"]),
     "not-symmetric": (ASYMMETRIC, ["symmetric", "(B + B.T) / 2"]),
     "nan": (jnp.eye(4) * jnp.nan, ["finite"]),
-    "complex": (jnp.eye(4) + 0j, ["real floating point", "complex128"]),
-    "integer": (jnp.eye(4, dtype=int), ["real floating point", "int64"]),
+    "complex, not Hermitian": (
+        jnp.eye(4) + 1j * jnp.eye(4)[::-1],
+        ["Hermitian", "B.conj().T"],
+    ),
+    "integer": (jnp.eye(4, dtype=int), ["floating point, real or complex", "int64"]),
 }
 
 ROWS: dict[str, Row] = {
@@ -416,7 +418,7 @@ ROWS: dict[str, Row] = {
         ["dissolve_gradients: beta", '"auto"', "'automatic'"],
     ),
     "objective-beta-schedule": (
-        lambda: cdx.objective(jnp.sum, lambda _: 1.0),
+        lambda: cdx.objective(jnp.sum, beta=lambda _: 1.0),
         ["objective: beta", "number", "schedule"],
     ),
     "stiefel-B-list": (
@@ -463,7 +465,7 @@ ROWS: dict[str, Row] = {
         }.items()
     },
     "objective-no-function": (
-        lambda: cdx.objective(None, 1.0),
+        lambda: cdx.objective(None, beta=1.0),
         ["objective: f must be", "None"],
     ),
     "project-array": (

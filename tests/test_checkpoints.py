@@ -69,3 +69,28 @@ def test_a_state_of_other_parameters_is_refused(name):
     who = name.split(",")[0]
     with pytest.raises(ValueError, match=rf"{who}.*'a', 'b'.*init\(params\)"):
         jax.eval_shape(tx.update, PARAMS, other, PARAMS)
+
+
+def test_a_run_over_complex_and_scaled_leaves_goes_on_from_a_checkpoint(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    key = jax.random.key(0)
+    params: Any = {"u": cdx.stiefel.random(key, (6, 3), jnp.complex64), "w": jnp.eye(4)}
+    mask = {"u": True, "w": cdx.Stiefel(scale=1.5)}
+    tx = cdx.constrain(optax.adam(0.1), mask)
+
+    @jax.jit
+    def step(params, state):
+        grads = jax.tree.map(lambda x: x.conj() * x - 1, params)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    saved: Any = step(params, tx.init(params))
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "saved", saved)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "saved", (params, tx.init(params)))
+    for a, b in zip(
+        jax.tree.leaves(step(*saved)), jax.tree.leaves(step(*restored)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype

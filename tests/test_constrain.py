@@ -250,6 +250,6 @@ def test_outside_its_bounds_algorithm_1_is_guarded(name):
 def test_the_automatic_weight_scales_with_the_objective():
     loss, _ = pca(0)
     x = cdx.stiefel.random(jax.random.key(0), (N, P)) * 1.02
-    one, ten = (cdx.objective(lambda x, s=s: s * loss(x), "auto") for s in (1, 10))
+    one, ten = (cdx.objective(lambda x, s=s: s * loss(x), beta="auto") for s in (1, 10))
     np.testing.assert_allclose(10 * one(x), ten(x), rtol=1e-12)
     np.testing.assert_allclose(10 * jax.grad(one)(x), jax.grad(ten)(x), rtol=1e-9)

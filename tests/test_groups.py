@@ -128,12 +128,22 @@ def test_a_step_can_be_differentiated_through_its_groups():
 
 
 def test_many_small_leaves_take_the_products_of_one():
+    assert len(products_of_an_update(30, (8, 4))) == len(
+        products_of_an_update(1, (8, 4))
+    )
+
+
+def test_large_leaves_share_products_of_square_matrices_in_a_long_step():
+    """A branch of short steps has two for each leaf; the rest is compiled once."""
+    n, p = 8192, 4
+    one, three = products_of_an_update(1, (n, p)), products_of_an_update(3, (n, p))
+    assert three.count(n * p**2) == 3 * one.count(n * p**2)
+    short = one.count(p**3)
+    assert sum(work < n * p**2 for work in three) < 3 * short
+    assert three.count(3 * p**3) == short - 2
+
+
+def products_of_an_update(leaves, shape):
     tx: Any = cdx.constrain(optax.sgd(0.1))
-
-    def count(leaves, shape):
-        x = {str(i): jnp.eye(*shape) for i in range(leaves)}
-        return len(traced_products(lambda x: tx.update(x, tx.init(x), x), x))
-
-    small, large = (8, 4), (8192, 4)
-    assert count(30, small) == count(1, small)
-    assert count(3, large) == 3 * count(1, large)
+    x = {str(i): jnp.eye(*shape) for i in range(leaves)}
+    return traced_products(lambda x: tx.update(x, tx.init(x), x), x)

@@ -197,6 +197,66 @@ def test_a_regularizer_with_a_metric_converges():
     assert float(result.feasibility) < 1e-8
 
 
+def test_no_certificate_for_a_point_off_the_manifold():
+    """With such a B, xᵀBx cannot be formed in single precision."""
+    metric = jnp.asarray(ill_conditioned(1e8), jnp.float32)
+    c = jnp.asarray(np.random.default_rng(2).normal(size=(60, 60)), jnp.float32)
+    x0 = cdx.stiefel.random(jax.random.key(0), (60, 3), jnp.float32, B=metric)
+    result = cdx.minimize(lambda x: -jnp.sum((c @ x) ** 2), x0, cdx.Stiefel(B=metric))
+    assert float(result.feasibility) > 1e-2
+    assert not result.converged
+    assert "B is too ill-conditioned" in result.message
+
+
+def test_a_proximal_point_that_is_certified_is_near():
+    """A long stepsize makes ‖y − x‖/η small where y is far from x."""
+    a = np.random.default_rng(1).standard_normal((16, 16))
+    a = a * np.geomspace(1, 1e-3, 16)[:, None]
+    a = jnp.asarray((a + a.T) / 2, jnp.float32)
+    for method in ("continuation", "proximal"):
+        result = cdx.minimize(
+            lambda x, a: jnp.sum(x * a[:, :3]),
+            single((16, 3), 1),
+            args=(a,),
+            regularizer=cdx.prox.l1(0.3),
+            method=method,
+        )
+        assert result.converged
+        far = jnp.linalg.norm(result.proximal - result.params)
+        assert float(far) <= 4e-4 * np.sqrt(3)
+
+
+def test_a_start_where_the_gradient_is_huge_does_not_loosen_the_certificate():
+    def steep(x):
+        return jnp.sum(jnp.exp(20 * x))
+
+    x0 = single((16, 3))
+    found = cdx.minimize(steep, x0)
+    truth = cdx.minimize(steep, cdx.project(x0.astype(jnp.float64)))
+    assert found.converged
+    assert truth.converged
+    assert float(found.value) == pytest.approx(float(truth.value), rel=1e-3)
+
+
+def test_f_may_return_another_precision():
+    def f(x):
+        return jnp.sum(np.linspace(1, 2, 50)[:, None] * x.astype(jnp.float64) ** 2)
+
+    for method in ("auto", "newton"):
+        result = cdx.minimize(f, single((50, 3)), method=method)
+        assert result.converged
+        assert result.params.dtype == jnp.float32
+        assert float(result.value) == pytest.approx(3 * 1 + 3 / 49, rel=1e-3)
+
+
+@pytest.mark.parametrize("weight", [0.5, 50.0])
+def test_a_saddle_is_left_with_a_regularizer(weight):
+    """A saddle of f at which r has a vertex is a local minimum, but a poor one."""
+    result = cdx.minimize(diagonal, jnp.eye(50, 3), regularizer=cdx.prox.l1(weight))
+    assert result.converged
+    assert float(result.value) == pytest.approx(EIGENVALUES + 3 * weight, rel=1e-6)
+
+
 def test_the_best_point_is_returned():
     """Adam at a high rate rises again."""
     result = cdx.minimize(

@@ -139,7 +139,7 @@ def test_a_stationary_point_of_h_is_one_of_the_problem_for_every_weight(beta):
     def whole(x):
         return quadratic(x) + weight * jnp.sum(jnp.abs(x))
 
-    look = jax.value_and_grad(cdx.objective(whole, beta))
+    look = jax.value_and_grad(cdx.objective(whole, beta=beta))
 
     def step(carry, _):
         x, best, least, length, since = carry

@@ -1,5 +1,6 @@
 """The bridge to SciPy's solvers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,3 +42,34 @@ def test_a_beta_for_which_h_is_of_no_use_is_named():
         h.restore(found.x)
     with pytest.raises(ValueError, match="beta"):
         cdx.scipy_objective(quadratic, start(), beta=-1.0)
+
+
+def test_the_automatic_beta_means_one_thing_and_is_in_the_result():
+    """2‖∇f‖_F/√p of each leaf, at the start."""
+    params = {"a": start(n=9, p=2), "b": start(n=7)}
+
+    def f(params):
+        return jnp.sum(jnp.sin(params["a"])) + 10 * jnp.sum(jnp.cos(params["b"]))
+
+    gradients = jax.grad(f)(params)
+    expected = {
+        path: 2 * np.linalg.norm(g) / np.sqrt(g.shape[1])
+        for path, g in gradients.items()
+    }
+    h = cdx.objective(f, beta="auto")
+    bridge = cdx.scipy_objective(f, params)
+    assert bridge.beta == pytest.approx(expected)
+    for method in ("lbfgs", "newton"):
+        result = cdx.minimize(f, params, method=method, max_steps=1)
+        assert result.beta is not None
+        # A step that strays doubles both.
+        ratios = {k: float(b) / expected[k] for k, b in result.beta.items()}
+        grown = {k: round(ratio, 6) for k, ratio in ratios.items()}
+        assert grown in ({"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 2.0})
+    assert cdx.minimize(f, params, max_steps=1).beta is None
+    # The gradient of a penalty vanishes on the manifold; along x it does not.
+    off = {"a": 1.1 * params["a"], "b": params["b"]}
+    at = cdx.dissolve(off)
+    beta = 2 * np.linalg.norm(jax.grad(f)(at)["a"]) / np.sqrt(2)
+    penalty = np.linalg.norm(np.asarray(off["a"].T @ off["a"]) - np.eye(2)) ** 2 / 4
+    assert float(h(off) - f(at)) == pytest.approx(beta * penalty, rel=1e-6)

@@ -168,6 +168,41 @@ def test_values_and_maps_compile_with_the_step_as_an_argument(case):
     assert_close(jax.jit(r.value)(x), case.plain(draw(0)), TOL)
 
 
+COMPLEX = {
+    "l1": (prox.l1(0.7), lambda z: 0.7 * np.abs(z).sum()),
+    "l21-rows": (prox.l21(0.7), lambda z: 0.7 * np.linalg.norm(z, axis=-1).sum()),
+    "elastic_net": (
+        prox.elastic_net(0.7, 0.4),
+        lambda z: 0.7 * np.abs(z).sum() + 0.2 * (np.abs(z) ** 2).sum(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("r", "plain"), COMPLEX.values(), ids=COMPLEX.keys())
+def test_of_complex_entries_the_modulus_is_shrunk(r, plain):
+    """The step is a subgradient, in the real inner product, and phases are kept."""
+    for seed in range(5):
+        x, other = draw(seed, (2, *SHAPE)) + 1j * draw(seed + 9, (2, *SHAPE))
+        assert_close(r.value(jnp.asarray(x)), plain(x), TOL)
+        y = np.asarray(r.prox(jnp.asarray(x), 0.9))
+        assert y.dtype == np.complex128
+        for z in (other, 0.9 * y, 1j * y, y * 0, y.conj()):
+            below = plain(y) + np.sum(((x - y) / 0.9).conj() * (z - y)).real
+            assert plain(z) >= below - 1e-9
+        kept = y != 0
+        np.testing.assert_allclose(np.angle(y[kept]), np.angle(x[kept]), atol=1e-12)
+    small = jnp.asarray(0.1 * draw(0) * 1j)
+    assert (np.asarray(r.prox(small, 1.0)) == 0).all()
+    slope = jax.grad(lambda x: r.value(x))(jnp.zeros(SHAPE, complex))
+    assert np.isfinite(slope).all()
+
+
+def test_a_real_number_is_shrunk_as_a_complex_one():
+    x = jnp.asarray(draw(0))
+    for r, _ in COMPLEX.values():
+        assert_close(r.prox(x + 0j, 0.9), np.asarray(r.prox(x, 0.9)) + 0j, TOL)
+
+
 TREE = {"a": {"bias": jnp.ones(3), "kernel": jnp.ones((3, 2))}, "b": jnp.ones((2, 2))}
 PREFIXES = {
     "one-for-all": (0.5, [0.5, 0.5, 0.5]),

@@ -15,8 +15,9 @@ from tests.oracles import metric_of, near, normal, polar, spectral, symmetric, t
 RADII = (1e-8, 1e-6, 1e-3, 0.5, 0.99, 1 - 1e-6)
 
 
-def low_rank(shape, size):
-    a, b = normal((*shape[:-1], 1), 3), normal((*shape[:-2], 1, shape[-1]), 4)
+def low_rank(x, size):
+    *batch, n, p = x.shape
+    a, b = normal((*batch, n, 1), 3, x.dtype), normal((*batch, 1, p), 4, x.dtype)
     return size * a @ b
 
 
@@ -27,9 +28,9 @@ UPDATES = {
     "nearly minus x": lambda x, z: 1e-7 * z - x,
     "normal": lambda x, z: x @ symmetric(transpose(x) @ z),
     "normal, inward": lambda x, z: -1e3 * x @ (transpose(x) @ z @ transpose(z) @ x),
-    "low rank": lambda x, _: low_rank(x.shape, 1.0),
-    "low rank, huge": lambda x, _: low_rank(x.shape, 1e6),
-    "low rank, from minus x": lambda x, _: low_rank(x.shape, 1.0) - x,
+    "low rank": lambda x, _: low_rank(x, 1.0),
+    "low rank, huge": lambda x, _: low_rank(x, 1e6),
+    "low rank, from minus x": lambda x, _: low_rank(x, 1.0) - x,
     "a zero column": lambda x, z: (0.1 * z).at[..., 0].set(-x[..., 0]),
     "nothing": lambda _, z: 0 * z,
     "tiny": lambda _, z: 1e-6 * z,
@@ -38,14 +39,16 @@ UPDATES = {
     "large": lambda _, z: 1e8 * z,
     "square overflows": lambda _, z: 1e30 * z,
     "one entry": lambda _, z: (0 * z).at[..., 0, 0].set(1e12),
+    "another phase": lambda x, _: -(1 + 1j) * x if jnp.iscomplexobj(x) else -x,
 }
 
 SHAPES = ((1, 1), (7, 1), (6, 6), (20, 4), (5, 8, 3))
-DTYPES = ("float32", "float64", "bfloat16")
+DTYPES = ("float32", "float64", "bfloat16", "complex64", "complex128")
 METRICS = ("none", "array", "callable")
 # Every pair of shape, dtype and metric occurs; the rest are slow.
 SQUARE = {(s, d, (s + d) % 3) for s in range(5) for d in range(3)}
 QUICK = SQUARE - {(0, 0, 0), (0, 2, 2), (1, 1, 2), (3, 0, 0), (4, 2, 0), (1, 2, 0)}
+QUICK |= {(2, 3, 0), (3, 3, 1), (4, 4, 2), (1, 4, 0)}
 each_setting = pytest.mark.parametrize(
     ("shape", "dtype", "kind"),
     [
@@ -57,20 +60,21 @@ each_setting = pytest.mark.parametrize(
             marks=() if (s, d, m) in QUICK else pytest.mark.slow,
         )
         for s in range(5)
-        for d in range(3)
+        for d in range(5)
         for m in range(3)
     ],
 )
 
 
-def starts(shape, radius, b):
+def starts(shape, radius, b, dtype):
     """A point of the manifold, and one near the edge of the radius."""
-    x = polar(normal(shape, 0), b)
+    wide = np.result_type(dtype, np.float64)
+    x = polar(normal(shape, 0, wide), b)
     yield x
     p = shape[-1]
-    values, v = np.linalg.eigh(symmetric(np.asarray(normal((p, p), 1))))
+    values, v = np.linalg.eigh(symmetric(np.asarray(normal((p, p), 1, wide))))
     edge = np.sqrt(1 + 0.9 * radius * values / np.abs(values).max())
-    yield x @ (v * edge) @ v.T
+    yield x @ (v * edge) @ v.conj().T
 
 
 @each_setting
@@ -89,8 +93,8 @@ def test_no_finite_update_leaves_the_radius(shape, dtype, kind):
     eps, p = float(jnp.finfo(wide).eps), shape[-1]
     slack = 64 * eps * p**0.5 + (0.02 * p**0.5 if dtype == "bfloat16" else 0)
     failed = []
-    for radius in RADII if dtype == "float64" else RADII[1:]:
-        for k, start in enumerate(starts(shape, radius, b)):
+    for radius in RADII if dtype in ("float64", "complex128") else RADII[1:]:
+        for k, start in enumerate(starts(shape, radius, b, wide)):
             x = jnp.asarray(start, dtype)
             for seed, (name, update) in enumerate(UPDATES.items()):
                 u = update(x.astype(wide), normal(shape, seed, wide)).astype(dtype)

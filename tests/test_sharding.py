@@ -32,7 +32,7 @@ from tests.oracles import normal, polar, transpose
 
 TOL = 1e-6
 # By default steps are compared in one layout; the others take minutes.
-QUICK = {("batch-and-rows", "explicit")}
+QUICK = {("batch-and-rows", "explicit"), ("complex", "explicit")}
 
 
 def slow_but(quick: Any, *cases: Any) -> list[Any]:
@@ -111,7 +111,7 @@ def test_every_layout_can_be_stepped_inside_shard_map(layout):
 @pytest.mark.parametrize(
     "layout",
     slow_but(
-        {("columns-of-rows-that-do-not-divide",)},
+        {("columns-of-rows-that-do-not-divide",), ("complex",), ("scaled",)},
         *((n,) for n in CASES),
     ),
 )
@@ -147,12 +147,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tangent": stiefel.tangent,
     "gradient": lambda x, d, **k: stiefel.gradient(x, d, 2.0, **k),
 }
-MATRICES = ("columns", "rows-and-columns", "batch-and-rows")
+MATRICES = ("columns", "rows-and-columns", "batch-and-rows", "complex-batch")
 
 
 @pytest.mark.parametrize(
     ("layout", "kind"),
-    slow_but({("columns", "auto")}, *itertools.product(MATRICES, KINDS)),
+    slow_but(
+        {("columns", "auto"), ("complex-batch", "explicit")},
+        *itertools.product(MATRICES, KINDS),
+    ),
 )
 def test_array_functions_are_those_of_one_device(layout, kind):
     case = CASES[layout]
@@ -199,7 +202,7 @@ def test_tree_functions_are_those_of_one_device(layout, kind):
             cdx.project(x, mask),
             cdx.feasibility(x, mask),
             cdx.stationarity(x, g, mask),
-            jax.grad(cdx.objective(lambda x: jnp.sum(x * g), "auto", mask))(x),
+            jax.grad(cdx.objective(lambda x: jnp.sum(x * g), mask, beta="auto"))(x),
         )
 
     desired = jax.jit(everything)(x, g)

@@ -15,8 +15,10 @@ from cdopt_jax import stiefel
 from tests.oracles import (
     assert_close,
     each_case,
+    each_field,
     each_metric,
     each_shape,
+    gradient,
     gram_residual,
     inner,
     metric_of,
@@ -25,6 +27,7 @@ from tests.oracles import (
     plain_penalty,
     points,
     polar,
+    pulled_back,
     symmetric,
     transpose,
 )
@@ -32,10 +35,11 @@ from tests.oracles import (
 TOL = 1e-12
 
 
+@each_field
 @each_case
-def test_values_follow_their_formulas(shape, metric):
-    B, b = metric_of(metric, shape[-2])
-    for (x,) in points(shape, 1):
+def test_values_follow_their_formulas(shape, metric, dtype):
+    B, b = metric_of(metric, shape[-2], dtype)
+    for (x,) in points(shape, 1, dtype):
         z, b = np.asarray(x), np.asarray(b)
         e = gram_residual(z, b)
         assert_close(stiefel.dissolve(x, B=B), plain_dissolve(z, b), TOL)
@@ -44,27 +48,31 @@ def test_values_follow_their_formulas(shape, metric):
         assert_close(stiefel.penalty(x, B=B), plain_penalty(z, b), TOL)
 
 
+@each_field
 @each_case
-def test_derivatives_agree_with_autodiff_of_the_plain_formula(shape, metric):
-    B, b = metric_of(metric, shape[-2])
+def test_derivatives_agree_with_autodiff_of_the_plain_formula(shape, metric, dtype):
+    B, b = metric_of(metric, shape[-2], dtype)
 
     @jax.jit
     def expected(x, d):
         _, forward = jax.jvp(lambda x: plain_dissolve(x, b), (x,), (d,))
-        (reverse,) = jax.vjp(lambda x: plain_dissolve(x, b), x)[1](d)
-        return forward, reverse, jax.grad(lambda x: plain_penalty(x, b).sum())(x)
+        reverse = pulled_back(lambda x: plain_dissolve(x, b), x, d)
+        return forward, reverse, gradient(lambda x: plain_penalty(x, b).sum())(x)
 
-    for x, d in points(shape, 2):
+    for x, d in points(shape, 2, dtype):
         forward, reverse, slope = expected(x, d)
         assert_close(stiefel.jvp(x, d, B=B), forward, TOL)
         assert_close(stiefel.vjp(x, d, B=B), reverse, TOL)
         assert_close(stiefel.penalty_grad(x, B=B), slope, TOL)
 
 
+@each_field
 @each_case
-def test_jvp_and_vjp_are_adjoint_and_the_same_only_without_a_metric(shape, metric):
-    B, _ = metric_of(metric, shape[-2])
-    for x, d, w in points(shape, 3):
+def test_jvp_and_vjp_are_adjoint_and_the_same_only_without_a_metric(
+    shape, metric, dtype
+):
+    B, _ = metric_of(metric, shape[-2], dtype)
+    for x, d, w in points(shape, 3, dtype):
         jd, jw = stiefel.jvp(x, d, B=B), stiefel.vjp(x, w, B=B)
         size = 1 + float(jnp.linalg.norm(jd) * jnp.linalg.norm(w))
         assert abs(inner(jd, w) - inner(d, jw)) <= TOL * size
@@ -76,11 +84,11 @@ def test_jvp_and_vjp_are_adjoint_and_the_same_only_without_a_metric(shape, metri
 
 
 def _loss(y):
-    return jnp.sum(jnp.sin(y))
+    return jnp.sum(jnp.sin(y.real) + y.imag * jnp.cos(y.real))
 
 
 def _slope(a):
-    return jax.grad(lambda x: _loss(a(x)))
+    return gradient(lambda x: _loss(a(x)))
 
 
 def _push(f, d):
@@ -90,8 +98,10 @@ def _push(f, d):
 TRANSFORMS = {
     "jvp": lambda a, x, d: _push(a, d)(x),
     "vjp": lambda a, x, d: jax.vjp(a, x)[1](d)[0],
-    "hessian": lambda a, x, _: jax.hessian(lambda x: _loss(a(x)))(x),
-    "grad of grad": lambda a, x, d: jax.grad(lambda x: jnp.sum(_slope(a)(x) * d))(x),
+    "hessian": lambda a, x, _: _hessian(lambda x: _loss(a(x)), x),
+    "grad of grad": lambda a, x, d: gradient(
+        lambda x: jnp.sum((_slope(a)(x).conj() * d).real)
+    )(x),
     "third order": lambda a, x, d: _push(_push(_slope(a), d), d)(x),
     "jvp of vmap": lambda a, x, d: _push(jax.vmap(a), d[None])(x[None]),
     "grad of jit": lambda a, x, _: _slope(jax.jit(a))(x),
@@ -100,14 +110,24 @@ TRANSFORMS = {
 }
 
 
+def _hessian(f, x):
+    """The Hessian; with respect to real and imaginary parts where x is complex."""
+    if not jnp.iscomplexobj(x):
+        return jax.hessian(f)(x)
+    return jax.hessian(lambda parts: f(parts[0] + 1j * parts[1]))(
+        jnp.stack([x.real, x.imag])
+    )
+
+
 def _thrice(a):
     return lambda x: jax.lax.scan(lambda x, _: (a(x), None), x, length=3)[0]
 
 
+@each_field
 @each_metric
-def test_dissolve_differentiates_like_the_plain_formula(metric):
-    x, d = normal((2, 4, 2), 0) / 2
-    _, b = metric_of(metric, 4)
+def test_dissolve_differentiates_like_the_plain_formula(metric, dtype):
+    x, d = normal((2, 4, 2), 0, dtype) / 2
+    _, b = metric_of(metric, 4, dtype)
 
     def ours(x, b):
         B = {"none": None, "array": b}.get(metric, lambda v: b @ v)
@@ -122,29 +142,33 @@ def test_dissolve_differentiates_like_the_plain_formula(metric):
         assert_close(found[name], expected[name], TOL)
 
 
+@each_field
 @pytest.mark.parametrize("shape", [(1, 1), (7, 1), (5, 5)], ids=str)
-def test_dissolve_differentiates_without_jit(shape):
-    for x, d in points(shape, 2):
+def test_dissolve_differentiates_without_jit(shape, dtype):
+    for x, d in points(shape, 2, dtype):
         assert_close(_push(stiefel.dissolve, d)(x), stiefel.jvp(x, d), TOL)
-        assert_close(jax.vjp(stiefel.dissolve, x)[1](d)[0], stiefel.vjp(x, d), TOL)
+        assert_close(pulled_back(stiefel.dissolve, x, d), stiefel.vjp(x, d), TOL)
 
 
 KINKED = {
     "abs": lambda y: jnp.sum(jnp.abs(y)),
-    "max": lambda y: jnp.max(y) + jnp.sum(jnp.maximum(y, y[..., ::-1, :] ** 2)),
-    "relu": lambda y: jnp.sum(jax.nn.relu(y - 0.1) * jnp.cos(y)),
-    "all": lambda y: _loss(y) + jnp.sum(jnp.abs(y)) + jnp.max(y),
+    "max": lambda y: (
+        jnp.max(y.real) + jnp.sum(jnp.maximum(y.imag, y[..., ::-1, :].real ** 2))
+    ),
+    "relu": lambda y: jnp.sum(jax.nn.relu(y.real - 0.1) * jnp.cos(y.real + y.imag)),
+    "all": lambda y: _loss(y) + jnp.sum(jnp.abs(y)) + jnp.max(y.real - y.imag),
 }
 
 
+@each_field
 @pytest.mark.parametrize(
     ("loss", "shape", "metric"),
     [(loss, (12, 4), "none") for loss in KINKED]
     + [("all", (1, 1), "array"), ("all", (7, 1), "none"), ("all", (5, 5), "callable")]
     + [("all", (3, 8, 3), "array"), ("all", (2, 3, 6, 2), "callable")],
 )
-def test_gradient_is_that_of_the_dissolving_function(loss, shape, metric):
-    B, b = metric_of(metric, shape[-2])
+def test_gradient_is_that_of_the_dissolving_function(loss, shape, metric, dtype):
+    B, b = metric_of(metric, shape[-2], dtype)
     f, count = KINKED[loss], int(np.prod(shape[:-2]))
     beta = 0.5 + jnp.arange(count).reshape(shape[:-2])  # one for each matrix
 
@@ -153,17 +177,18 @@ def test_gradient_is_that_of_the_dissolving_function(loss, shape, metric):
 
     @jax.jit
     def expected(x):
-        return jax.grad(f)(plain_dissolve(x, b)), jax.grad(h)(x)
+        return gradient(f)(plain_dissolve(x, b)), gradient(h)(x)
 
-    for (x,) in points(shape, 1):
+    for (x,) in points(shape, 1, dtype):
         g, slope = expected(x)
         assert_close(stiefel.gradient(x, g, beta, B=B), slope, TOL)
 
 
+@each_field
 @each_case
-def test_tangent_is_the_projection_onto_the_tangent_space(shape, metric):
-    B, b = metric_of(metric, shape[-2])
-    for x, g in points(shape, 2):
+def test_tangent_is_the_projection_onto_the_tangent_space(shape, metric, dtype):
+    B, b = metric_of(metric, shape[-2], dtype)
+    for x, g in points(shape, 2, dtype):
         x = jnp.asarray(polar(x, b))
         t = stiefel.tangent(x, g, B=B)
         assert_close(symmetric(transpose(x) @ b @ t), 0 * (transpose(x) @ x), TOL)
@@ -171,11 +196,12 @@ def test_tangent_is_the_projection_onto_the_tangent_space(shape, metric):
         assert_close(stiefel.tangent(x, t, B=B), t, TOL)
 
 
+@each_field
 @each_shape
-def test_dissolve_commutes_with_rotations_of_rows_and_columns(shape):
+def test_dissolve_commutes_with_rotations_of_rows_and_columns(shape, dtype):
     n, p = shape[-2:]
-    q, r = polar(normal((n, n), 1)), polar(normal((p, p), 2))
-    for (x,) in points(shape, 1):
+    q, r = polar(normal((n, n), 1, dtype)), polar(normal((p, p), 2, dtype))
+    for (x,) in points(shape, 1, dtype):
         assert_close(stiefel.dissolve(q @ x @ r), q @ stiefel.dissolve(x) @ r, TOL)
 
 

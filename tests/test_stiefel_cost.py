@@ -57,10 +57,11 @@ def _call(name, *, B=None):
     return lambda x, d: TWO[name](x, d, B=B)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @each_size
 @pytest.mark.parametrize("name", COST)
-def test_products_are_as_few_as_promised(name, n, p):
-    x, d = normal((2, n, p), 0, "float32")
+def test_products_are_as_few_as_promised(name, n, p, dtype):
+    x, d = normal((2, n, p), 0, dtype)
     tall, small = COST[name]
     expected = sorted([n * p * p] * tall + [p**3] * small)
     assert traced_products(_call(name), x, d) == expected

@@ -72,7 +72,7 @@ def test_transformations_and_tree_functions_are_traced(tree, mode):
         for make in TRANSFORMS.values():
             tx = make(mask)
             tx.update(params, tx.init(params), params)
-        h = cdx.objective(lambda p: optax.tree.norm(p, squared=True), "auto", mask)
+        h = cdx.objective(lambda p: optax.tree.norm(p, squared=True), mask, beta="auto")
         return (
             cdx.dissolve(params, mask),
             cdx.project(params, mask),

@@ -162,7 +162,7 @@ def test_a_second_projection_compiles_nothing(caplog):
 
 
 def test_the_objective_has_the_value_and_the_gradient_of_its_formula():
-    h = jax.jit(jax.value_and_grad(cdx.objective(distance, BETA, MASK)))
+    h = jax.jit(jax.value_and_grad(cdx.objective(distance, MASK, beta=BETA)))
     for seed in (0, 1, 2):
         params, target = tree(seed), tree(seed + 10)
         value, slope = h(params, target)
@@ -173,7 +173,7 @@ def test_the_objective_has_the_value_and_the_gradient_of_its_formula():
 
 
 def test_the_objective_passes_further_arguments_on():
-    h = cdx.objective(distance, BETA, MASK)
+    h = cdx.objective(distance, MASK, beta=BETA)
     params, target = tree(0), tree(10)
     expected, _ = plain_h(params, target, power=4)
     both = jax.jit(lambda x, y: (h(x, y, 4), h(x, target=y, power=4)))
@@ -185,9 +185,8 @@ def test_the_objective_hands_back_what_else_the_function_returns():
     def f(params, target):
         return distance(params, target), {"seen": params}
 
-    h = jax.jit(
-        jax.value_and_grad(cdx.objective(f, BETA, MASK, has_aux=True), has_aux=True)
-    )
+    h = cdx.objective(f, MASK, beta=BETA, has_aux=True)
+    h = jax.jit(jax.value_and_grad(h, has_aux=True))
     params, target = tree(0), tree(10)
     (value, aux), slope = h(params, target)
     plain_value, plain_slope = plain_h(params, target)
@@ -200,7 +199,7 @@ def test_the_objective_hands_back_what_else_the_function_returns():
 
 def test_the_objective_keeps_single_precision():
     params = jax.tree.map(jnp.float32, tree(0))
-    value = jax.eval_shape(cdx.objective(distance, BETA, MASK), params, params)
+    value = jax.eval_shape(cdx.objective(distance, MASK, beta=BETA), params, params)
     assert value.dtype == jnp.float32
 
 

@@ -64,10 +64,7 @@ ROWS: dict[str, Any] = {
         optax.contrib.schedule_free_adamw(RATE, weight_decay=0.0), MASK
     ),
     "lbfgs": lambda: cdx.constrain(optax.lbfgs(), MASK),
-    "contrib.muon": lambda: optax.partition(
-        {"on": cdx.constrain(optax.adam(falls)), "off": optax.contrib.muon(falls)},
-        {"kernel": "on", "bias": "off"},
-    ),
+    "contrib.muon": lambda: cdx.constrain(optax.contrib.muon(falls), MASK),
     "contrib.dadapt_adamw": lambda: optax.partition(
         {
             "on": cdx.constrain(optax.adam(falls)),

@@ -40,12 +40,15 @@ class Trace(NamedTuple):
         projected: Its projection to the manifold.
         records: What was recorded, the start first.
         compile_seconds: How long compilation took.
+        walls: The seconds from the call to each record, if they are more than those of
+            the steps.
     """
 
     x: jax.Array
     projected: jax.Array
     records: list[Record]
     compile_seconds: float
+    walls: list[float] | None = None
 
     @property
     def diverged(self) -> bool:

@@ -23,8 +23,9 @@ COLUMNS = {
     "stationarity": ("stationarity", ".1e", 1),
     "zeros, %": ("sparsity", ".0f", 100),
     "steps": ("steps", ".0f", 1),
-    "s to 1e-4": ("time", ".3g", 1),
-    "compile, s": ("compile_seconds", ".1f", 1),
+    "s to 1e-4: steps": ("time", ".3g", 1),
+    "second call": ("second", ".3g", 1),
+    "first call": ("first", ".3g", 1),
     "error": ("error", ".1e", 1),
 }
 """The title of each column, with its field, its format and its unit."""
@@ -50,8 +51,10 @@ def judged(runs: Sequence[Run]) -> list[Run]:
         best = min(known)
         scale = max(abs(best), 1e-12)
         gap = (run["projected_value"] - best) / scale
-        more = {"best": best, "scale": scale, "gap": gap}
-        found.append({**run, **more, "time": _time_to({**run, **more}, GAP)})
+        known_run = {**run, "best": best, "scale": scale, "gap": gap}
+        time, second = _times_to(known_run, GAP)
+        first = run["compile_seconds"] + second
+        found.append({**known_run, "time": time, "second": second, "first": first})
     return found
 
 
@@ -63,15 +66,18 @@ def _feasible(run):
     return math.isfinite(run["projected_value"])
 
 
-def _time_to(run, gap):
-    """When the values stay below a gap, infinite if they never do."""
+def _times_to(run, gap):
+    """When the values stay below a gap, infinite if they never do.
+
+    In seconds of steps, and in those since the call.
+    """
     level = run["best"] + gap * run["scale"]
-    later = math.inf
-    for _, seconds, value in reversed(run["course"]):
+    later = math.inf, math.inf
+    for _, seconds, value, wall in reversed(run["course"]):
         if not value <= level:
             break
-        later = seconds
-    return later if run["gap"] <= gap else math.inf
+        later = seconds, wall
+    return later if run["gap"] <= gap else (math.inf, math.inf)
 
 
 def mine(run: Run) -> bool:
@@ -90,7 +96,7 @@ def results(runs: Sequence[Run]) -> str:
     for problem in dict.fromkeys(run["problem"] for run in runs):
         here = [run for run in runs if run["problem"] == problem]
         methods = _in_order(here)
-        times = {m: _median(here, m, "time") for m in methods}
+        times = {m: _median(here, m, "second") for m in methods}
         quickest = min(times.values())
         for method in methods:
             time = number(times[method], ".3g")
@@ -99,7 +105,7 @@ def results(runs: Sequence[Run]) -> str:
                 title: number(unit * _median(here, method, field), form)
                 for title, (field, form, unit) in COLUMNS.items()
             }
-            cells["s to 1e-4"] = f"**{time}**" if bold else time
+            cells["second call"] = f"**{time}**" if bold else time
             rows.append([problem, method, *cells.values()])
     return table(["problem", "method", *COLUMNS], rows)
 
@@ -112,33 +118,43 @@ def _median(runs, method, field):
 
 def verdicts(runs: Sequence[Run]) -> str:
     """What must hold, problem by problem and seed by seed."""
-    rows, near, quick = [], 0, 0
+    rows, near, quick, default = [], 0, 0, 0
     for key in dict.fromkeys(map(_key, runs)):
         here = [run for run in runs if _key(run) == key]
         own = [run for run in here if mine(run)]
         smooth = all(r["smooth"] and not r["regular"] for r in here)
         gap = min(r["gap"] for r in own)
         lowest = min(here, key=lambda r: r["gap"])
-        first = min(here, key=lambda r: r["time"])
-        fastest = min(r["time"] for r in own)
+        quickest = min(here, key=lambda r: r["second"])
+        fastest = min(r["second"] for r in own)
+        rival = min((r["second"] for r in here if not mine(r)), default=math.inf)
         near += gap <= (1e-6 if smooth else GAP)
-        quick += fastest <= first["time"] < math.inf
-        ratio = fastest / first["time"] if first["time"] > 0 else 1.0
-        names = lowest["method"], first["method"]
+        quick += fastest <= quickest["second"] < math.inf
+        default += any(_is_default(r) and r["second"] <= rival < math.inf for r in own)
+        ratio = fastest / quickest["second"] if quickest["second"] > 0 else 1.0
+        names = lowest["method"], quickest["method"]
         rows.append([*key, f"{gap:.1e}", *names, number(ratio, ".2f")])
     worst = max((r["projected_feasibility"] for r in runs if mine(r)), default=0.0)
     rise = max(
         (r["projected_value"] - r["value"]) / r["scale"] for r in runs if mine(r)
     )
-    heads = ("our best gap", "lowest", "quickest to 1e-4", "ours / it")
+    heads = ("our best gap", "lowest", "quickest second call", "ours / it")
     return (
         f"{table(('problem', 'seed', *heads), rows)}\n\n"
         f"One of ours ends within 1e-4 of the best value any method found (1e-6 on the "
         f"smooth problems) in {near} of {len(rows)}; ours is the quickest to a gap of "
-        f"1e-4 in {quick} of {len(rows)}.\n\n"
+        f"1e-4 in {quick} of {len(rows)}, by the wall time of a second call. The "
+        f"default method alone is ahead of every rival in {default}.\n\n"
         f"After projection, ‖XᵀBX − I‖ of ours is at most {worst:.1e}, and the "
         f"objective at most {rise:.1e} of its size above that before."
     )
+
+
+def _is_default(run):
+    """Whether a run is the one that ``method="auto"`` would have been."""
+    if run["regular"]:
+        return run["method"] == "cdx:continuation"
+    return run["method"] == ("cdx:proximal" if run["smooth"] else "cdx:auto")
 
 
 def profile(path: Path, runs: Sequence[Run]) -> None:
@@ -150,17 +166,17 @@ def profile(path: Path, runs: Sequence[Run]) -> None:
     axes = figure.subplots()
     factors = np.geomspace(1, 100, 200)
     best = {
-        key: min(r["time"] for r in runs if _key(r) == key) for key in map(_key, runs)
+        key: min(r["second"] for r in runs if _key(r) == key) for key in map(_key, runs)
     }
     for method in _in_order(runs):
         own = [r for r in runs if r["method"] == method and best[_key(r)] < math.inf]
-        ratios = np.array([r["time"] / max(best[_key(r)], 1e-9) for r in own])
+        ratios = np.array([r["second"] / max(best[_key(r)], 1e-9) for r in own])
         shares = [100 * np.mean(ratios <= f) if len(ratios) else 0 for f in factors]
         line = "-" if method.startswith("cdx:") else "--"
         axes.plot(factors, shares, line, label=f"{method} ({len(own)})", linewidth=1.8)
     axes.set(
         xscale="log",
-        xlabel="time to a relative gap of 1e-4, over that of the quickest method",
+        xlabel="second call to a relative gap of 1e-4, over that of the quickest",
         ylabel="share of the problems it is made for (%)",
         title="Performance profile; in brackets, on how many runs",
         ylim=(-2, 102),
@@ -187,7 +203,7 @@ def convergence(path: Path, runs: Sequence[Run]) -> None:
                 if (r["problem"], r["method"], r["seed"]) == (name, method, seed)
             ]
             for run in found:
-                _, seconds, values = np.array(run["course"], float).T
+                _, seconds, values, _ = np.array(run["course"], float).T
                 gaps = (values - run["best"]) / run["scale"]
                 # Lower than the best is what is off the manifold, or diverged.
                 gaps = np.where(gaps < -1e-9, np.nan, np.maximum(gaps, 1e-12))
@@ -225,8 +241,11 @@ def write(folder: Path) -> None:
         "relative to it. Stationarity is the norm of the projected gradient; of the "
         "tangential proximal step, where there is a regularizer; of the least element "
         "in the hull of gradients sampled within 1e-6, where f has kinks. Zeros are "
-        "entries below 1e-5. Times are those of steps: compilation is apart, and so is "
-        "the evaluation between them. The geometric subgradient method of the "
+        "entries below 1e-5. Seconds are those to a gap of 1e-4: of the steps alone; "
+        "since a second call, with all that `cdx.minimize` does besides; since a first "
+        "call, which compiles. For the rivals a second call is their steps "
+        "alone, without the evaluation between them, and a first call has the "
+        "compilation of what they call. The geometric subgradient method of the "
         "literature has the best of twelve stepsizes. The error is the distance from "
         "what was planted.",
         verdicts(runs),

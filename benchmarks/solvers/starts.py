@@ -32,11 +32,11 @@ def from_lowest(end: Callable[[jax.Array], jax.Array], problem: Problem) -> Prob
     """
 
     @jax.jit
-    def reached(x):
-        return problem.value(cdx.project(end(x), problem.mask))
+    def value(x):
+        return problem.value(cdx.project(x, problem.mask))
 
     starts = turned(problem)
-    values = jnp.stack([reached(x) for x in starts])
+    values = jnp.stack([value(end(x)) for x in starts])
     best = int(jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf)))
     return problem._replace(start=starts[best])
 
@@ -44,6 +44,7 @@ def from_lowest(end: Callable[[jax.Array], jax.Array], problem: Problem) -> Prob
 def after(solver: Solver, problem: Problem) -> Callable[[jax.Array], jax.Array]:
     """From a start to where a rival is after some steps."""
 
+    @jax.jit
     def end(x):
         state = solver.init(problem._replace(start=x))
         return solver.point(

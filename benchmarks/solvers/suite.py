@@ -10,6 +10,7 @@ file.
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ import cdopt_jax as cdx
 from benchmarks.shared.data import DataError
 from benchmarks.shared.problems import REAL, SUITE, Problem
 from benchmarks.shared.results import RESULTS, environment, make_parser
-from benchmarks.shared.timing import timed
 from benchmarks.solvers import report
 from benchmarks.solvers.driving import Record, Trace, run
 from benchmarks.solvers.rivals import PACKAGES, RIVALS
@@ -52,23 +52,34 @@ def ours(problem: Problem) -> Iterator[str]:
 
 
 def minimized(method: str, problem: Problem, seconds: float) -> Trace:
-    """A run of `cdx.minimize` as a trace."""
+    """A run of `cdx.minimize` as a trace: its second call, compiled by the first."""
     del seconds  # It stops by itself, long before.
 
-    def solve(start):
+    def f(x):
+        # Another function for each method, so that each is compiled by itself.
+        return problem.f(x)
+
+    def solve(start, callback=None):
         return cdx.minimize(
-            problem.f,
+            f,
             start,
             problem.mask,
             method=method,
             regularizer=problem.regularizer,
             tol=1e-9,
             max_steps=STEPS,
+            callback=callback,
         )
 
+    compile_seconds = solve(problem.start).compile_seconds
     if problem.starts > 1:
         problem = from_lowest(lambda x: solve(x).params, problem)
-    result, took = timed(solve, problem.start)
+    began, looks = time.perf_counter(), {}
+
+    def look(info):
+        looks[info.step] = time.perf_counter() - began - info.seconds
+
+    result = solve(problem.start, look)
     history = result.history
     columns = (history.step, history.seconds, history.value, history.feasibility)
     records = [
@@ -83,13 +94,27 @@ def minimized(method: str, problem: Problem, seconds: float) -> Trace:
     ]
     projected = float(problem.value(result.projected))
     records[-1] = records[-1]._replace(projected_value=projected)
-    spent = records[-1].seconds
     return Trace(
         x=result.params,
         projected=result.projected,
         records=records,
-        compile_seconds=took - spent,
+        compile_seconds=compile_seconds,
+        walls=_walls(records, looks),
     )
+
+
+def _walls(records, looks):
+    """The seconds from the call to each record.
+
+    Args:
+        records: The records.
+        looks: By step, how much later than the seconds of steps a look was.
+    """
+    later, walls = max(looks.values(), default=0.0), []
+    for record in reversed(records):
+        later = looks.get(record.step, later)
+        walls.append(record.seconds + later)
+    return walls[::-1]
 
 
 def driven(solver: Any, every: int, problem: Problem, seconds: float) -> Trace:
@@ -168,7 +193,7 @@ def measured(problem: Problem, trace: Trace) -> dict[str, Any]:
         "error": error,
         "regular": problem.regularizer is not None,
         "smooth": problem.smooth,
-        "course": [[r.step, r.seconds, r.value] for r in _thinned(trace.records)],
+        "course": _course(trace),
     }
 
 
@@ -177,9 +202,12 @@ def _off(problem, x):
     return float(found)
 
 
-def _thinned(records, most=200):
-    rows = np.unique(np.geomspace(1, len(records), most).astype(int) - 1)
-    return [records[i] for i in rows]
+def _course(trace, most=200):
+    """Of some records the step, the seconds of steps, the value and the wall time."""
+    walls = trace.walls or [record.seconds for record in trace.records]
+    kept = np.unique(np.geomspace(1, len(walls), most).astype(int) - 1)
+    rows = [(trace.records[i], walls[i]) for i in kept]
+    return [[r.step, r.seconds, r.value, wall] for r, wall in rows]
 
 
 def problems(

@@ -98,16 +98,18 @@ def describe(params: Any, mask: Mask = None) -> str:
 
 
 def _remark(reading, mask):
-    if reading.B is not None:
-        return " in B"
-    return ", as a convolution" if mask is None and len(reading.shape) == 4 else ""
+    """What a reading has besides its axes."""
+    metric = " in B" if reading.B is not None else ""
+    scale = "" if reading.scale == 1 else f", scale {reading.scale:.4g}"
+    guess = mask is None and len(reading.shape) == 4
+    return metric + scale + (", as a convolution" if guess else "")
 
 
 def _default_reading(path, leaf):
     """The reading of a leaf without a mask, or in words why it has none."""
     if not is_array(leaf):
         return "no array"
-    floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    floating = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
     if not floating or jnp.ndim(leaf) < 2 or path.rpartition("/")[2] in NOT_MATRICES:
         return "no matrix"
     try:

@@ -8,6 +8,14 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from cdopt_jax._errors import error
+from cdopt_jax._math.products import is_complex
+
+_GRADIENTS = ("updates", "grads", "grad", "gradients")
+
+_CONJUGATE = (
+    " The gradient to give is jnp.conj(jax.grad(f)(params)), the direction of steepest "
+    "ascent."
+)
 
 _PER_EXAMPLE = (
     " Where these are gradients of single examples, as optax.contrib.dpsgd takes them, "
@@ -104,10 +112,7 @@ def leaves_beside(label: str, others: Any, params: Any) -> list[Any]:
                 + (_PER_EXAMPLE if jnp.shape(other)[1:] == jnp.shape(leaf) else "")
             )
         if not _fits(other, leaf):
-            raise error(
-                f"{label} must be floating point; {describe_leaf(path, other)}. Cast "
-                "it to the dtype of its parameter."
-            )
+            raise error(_dtype_fault(label, path, other, leaf))
     return found
 
 
@@ -124,5 +129,22 @@ def _fits(other, leaf):
         return False
     if jnp.shape(other) != jnp.shape(leaf):
         return False
-    inexact = jnp.issubdtype(jnp.result_type(other), jnp.floating)
-    return inexact or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    given, wanted = jnp.result_type(other), jnp.result_type(leaf)
+    if not jnp.issubdtype(wanted, jnp.inexact):
+        return True
+    inexact = jnp.issubdtype(given, jnp.inexact)
+    return inexact and is_complex(given) == is_complex(wanted)
+
+
+def _dtype_fault(label, path, other, leaf):
+    what = describe_leaf(path, other)
+    if is_complex(leaf):
+        fault = (
+            f"{label} must be complex where the parameters are; {what}, and its "
+            f"parameter has dtype {jnp.result_type(leaf)}."
+        )
+        return fault + (_CONJUGATE if label in _GRADIENTS else "")
+    return (
+        f"{label} must be real floating point where the parameters are; {what}. Cast "
+        "it to the dtype of its parameter."
+    )

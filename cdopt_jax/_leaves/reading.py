@@ -1,5 +1,11 @@
 """How one leaf is read as matrices with orthonormal columns.
 
+A leaf with a scale c is read as matrices by dividing it by c, and written back by
+multiplying it: all that is computed with has orthonormal columns, XᴴBX = I. An update
+of a leaf is read in the same way, and so is a gradient. The map x ↦ cx takes a gradient
+g to cg, so what is read as g/c stands for the gradient c²·(g/c). What is linear in the
+gradient need not know; a penalty that is added to it must be divided by c².
+
 Everything here is decided from shapes and dtypes, at trace time, so that it works on
 abstract parameters and costs nothing in the compiled program.
 """
@@ -13,7 +19,14 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cdopt_jax._checks import check_count, definiteness_fault, metric_fault, takes
+from cdopt_jax._checks import (
+    check_count,
+    check_scale,
+    complex_metric_fault,
+    definiteness_fault,
+    metric_fault,
+    takes,
+)
 from cdopt_jax._errors import error, naming
 from cdopt_jax._math.products import Form, Metric, widen
 from cdopt_jax._math.sharding import (
@@ -42,7 +55,7 @@ class Stiefel:
     the order given; every other axis is batch, with one matrix for each of its
     indices. By default the last axis is the columns and the rest are the rows, which
     is the paper's reshape and Flax's layout. Where that makes a wide matrix, its
-    transpose is constrained: the rows are orthonormal.
+    transpose is constrained: the rows are orthonormal. A leaf may be complex.
 
     Attributes:
         rows: The axes flattened to rows; None for all that are not columns.
@@ -55,6 +68,9 @@ class Stiefel:
         sharding: The leaf's layout on a mesh, where its type does not show it: inside
             ``shard_map``, and on Auto axes if anything but its first row axis and its
             batch is split. On Explicit axes it is read from the leaf.
+        scale: The length c of the columns: the constraint is xᵀBx = c²I. Distances from
+            it are relative to it: where another docstring has ‖xᵀBx − I‖, it is
+            ‖xᵀBx/c² − I‖ for a leaf with a scale.
 
     Examples:
         Attention's query kernel ``(in, heads, head_dim)``, one matrix for each head;
@@ -70,6 +86,7 @@ class Stiefel:
     B: Metric = None
     blocks: int = 1
     sharding: PartitionSpec | None = None
+    scale: float = 1.0
 
     def __post_init__(self):
         with naming("Stiefel"):
@@ -86,6 +103,7 @@ class Stiefel:
                     f"{label} must be an axis or a tuple of axes; it is {axes!r}."
                 )
         check_count("blocks", self.blocks)
+        object.__setattr__(self, "scale", check_scale(self.scale))
         if isinstance(self.sharding, NamedSharding):
             object.__setattr__(self, "sharding", self.sharding.spec)
         if self.sharding is not None and not isinstance(self.sharding, PartitionSpec):
@@ -125,7 +143,8 @@ class Stiefel:
 
     @property
     def _key(self):
-        return self.rows, self.columns, id(self.B), self.blocks, self.sharding
+        axes = self.rows, self.columns
+        return *axes, id(self.B), self.blocks, self.sharding, self.scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +159,7 @@ class Reading:
         B: The metric.
         blocks: Into how many blocks the columns are cut.
         told: Whether the mask says where the leaf lies on a mesh.
+        scale: What the leaf is divided by to have orthonormal columns.
         computed_shape: The shape computed with: padded, or a device's own part.
         layout: Where the leaf lies on a mesh, if that is known and matters.
         across: The mapped axes that split the batch, inside ``shard_map``.
@@ -153,6 +173,7 @@ class Reading:
     B: Metric
     blocks: int
     told: bool = False
+    scale: float = 1.0
     computed_shape: tuple[int, ...] = ()
     layout: Layout | None = None
     across: tuple[str, ...] = ()
@@ -185,10 +206,14 @@ class Reading:
         form = form._replace(axis_name=layout.over or None)
         if not layout.pad:
             return form
-        return form._replace(indicator=lambda: self.read(jnp.ones(layout.given)))
+        return form._replace(indicator=lambda: self._arranged(jnp.ones(layout.given)))
 
     def read(self, leaf: Array) -> Array:
         """The leaf as ``(*batch, n, p)`` with n ≥ p, in the computation's dtype."""
+        x = self._arranged(leaf)
+        return x if self.scale == 1 else x / self.scale
+
+    def _arranged(self, leaf):
         x = jnp.asarray(leaf)
         x = x if self.layout is None else self.layout.enter(x)
         x = x.astype(widen(x.dtype))
@@ -202,6 +227,7 @@ class Reading:
 
     def write(self, x: Array, dtype: Any) -> Array:
         """The inverse of `read`, in the given dtype."""
+        x = x if self.scale == 1 else x * self.scale
         x = x.mT if self.wide else x
         if self.blocks > 1:
             x = x.swapaxes(-3, -2).reshape(self._matrix_shape)
@@ -265,9 +291,9 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
                 "Give the PartitionSpec the leaf was placed with.",
             )
         shape = whole_shape(leaf, spec.sharding)
-    if shape is None or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+    if shape is None or dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
         raise fault(
-            "a constrained leaf must be a real floating-point array",
+            "a constrained leaf must be a floating-point array, real or complex",
             "Leave it out of the mask, or cast it.",
         )
     if 0 in shape:
@@ -315,15 +341,19 @@ def settle(path: str, leaf: Any, spec: Stiefel) -> Reading:
         B=spec.B,
         blocks=spec.blocks,
         told=spec.sharding is not None,
+        scale=spec.scale,
         computed_shape=here,
     )
     n = max(reading.matrix)
-    if spec.B is not None and not callable(spec.B) and jnp.shape(spec.B) != (n, n):
-        raise fault(
-            f"B must have shape {(n, n)}, the larger side of the matrix; it has "
-            f"{jnp.shape(spec.B)}",
-            "Give this leaf a Stiefel(…) with a B of its own.",
-        )
+    if spec.B is not None and not callable(spec.B):
+        if jnp.shape(spec.B) != (n, n):
+            raise fault(
+                f"B must have shape {(n, n)}, the larger side of the matrix; it has "
+                f"{jnp.shape(spec.B)}",
+                "Give this leaf a Stiefel(…) with a B of its own.",
+            )
+        if misfit := complex_metric_fault(spec.B, dtype):
+            raise error(f"{misfit}; {describe_leaf(path, leaf)}.")
     tall, other = (columns, rows) if reading.wide else (rows, columns)
     across = mapped_axes(leaf, spec.sharding, batch)
     reading = dataclasses.replace(reading, across=across)

@@ -11,7 +11,7 @@ compilation for every few of them; as one stack, they are a program of the size 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,10 @@ from jax import Array, lax
 from jax.core import Tracer
 
 from cdopt_jax._checks import check_params
+from cdopt_jax._math.automatic_beta import weight
 from cdopt_jax._math.products import Form
 from cdopt_jax._math.sharding import on_one_device
+from cdopt_jax._math.stacks import split
 
 from .masks import Mask, select
 from .paths import leaf_paths, leaves_beside
@@ -52,6 +54,11 @@ class Group(NamedTuple):
     x: Array
     form: Form
     dtype: Any
+
+    @property
+    def scale(self) -> float:
+        """What the leaves are divided by to be the matrices."""
+        return self.readings[0].scale
 
     def stack(self, leaves: Sequence[Any]) -> Array:
         """The matrices of other leaves, one for each constrained leaf, beside x."""
@@ -134,7 +141,7 @@ class View:
         for i, (leaf, r) in enumerate(zip(self.points, self.readings, strict=True)):
             small = math.prod(r.shape) <= SMALL and on_one_device(leaf)
             tall = sorted(r.matrix, reverse=True)
-            kind = (r.stack, *tall, leaf.dtype, id(r.B), r.layout, r.across)
+            kind = (r.stack, *tall, leaf.dtype, id(r.B), r.scale, r.layout, r.across)
             found.setdefault(kind if small and self.together else i, []).append(i)
         return [self._group(tuple(members)) for members in found.values()]
 
@@ -233,6 +240,11 @@ class View:
         return view
 
 
+def automatic_weight(group: Group, g: Array) -> Array:
+    """The weight β that a gradient asks for, in the unit of the matrices."""
+    return weight(g, group.form) * group.scale**2
+
+
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function of a view and arrays, compiled where it is called eagerly.
 
@@ -263,30 +275,4 @@ def _unstacked(stack, readings):
     count = len(readings)
     if count == 1:
         return [stack if _single(readings) else stack[0]]
-    return _split(stack, count)
-
-
-@partial(jax.jit, static_argnums=1)
-def _split(stack, count):
-    # Compiled as a whole: outside of a program, the branches would be compiled at each
-    # call.
-    return lax.platform_dependent(
-        stack,
-        cpu=lambda stack: _by_index(stack, count),
-        default=lambda stack: [stack[i] for i in range(count)],
-    )
-
-
-def _by_index(stack, count):
-    """The parts of a stack, by indices that are not known at compile time.
-
-    On CPU, XLA compiles a kernel for each slice at a constant offset, some 30 ms
-    apiece, but equal kernels once. Two branches are what it does not look through.
-    """
-    never = jnp.real(stack).ravel()[0] < -jnp.inf
-    indices = lax.cond(
-        never,
-        lambda: (jnp.int32(0),) * count,
-        lambda: tuple(jnp.int32(i) for i in range(count)),
-    )
-    return [lax.dynamic_index_in_dim(stack, i, keepdims=False) for i in indices]
+    return split(stack, count)

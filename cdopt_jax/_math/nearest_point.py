@@ -19,9 +19,9 @@ from .products import eye, mm, norm, per_matrix
 COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
 """Those of q."""
 
-APPLICATIONS = 4
-"""How often `inverse_root` applies q. Each time the smallest singular values of z are
-multiplied by 2.3."""
+APPLICATIONS = 8
+"""How often `inverse_root` applies q at most. Each time the smallest singular values of
+z are multiplied by 2.3."""
 
 
 def series(f: Array, degree: int) -> Array:
@@ -39,9 +39,10 @@ def mean_eigenvalue(gram: Array) -> Array:
     return jnp.sum(jnp.real(gram) * jnp.real(eye(gram)), axis=(-2, -1)) / gram.shape[-1]
 
 
-def deviation(gram: Array, scale: Array) -> Array:
-    """F = G/c − I."""
-    return gram / per_matrix(scale) - eye(gram)
+def deviation(gram: Array) -> tuple[Array, Array]:
+    """F = G/m − I and m, the mean eigenvalue of G."""
+    mean = mean_eigenvalue(gram)
+    return gram / per_matrix(mean) - eye(gram), mean
 
 
 def schatten(e: Array) -> Array:
@@ -67,37 +68,42 @@ def frobenius(e: Array) -> Array:
     return norm(lax.stop_gradient(e))
 
 
-def inverse_root(gram: Array, close: Array) -> tuple[Array, Array, Array]:
-    """G^(−1/2), or as near to it as `APPLICATIONS` of q lead.
+def inverse_root(f: Array, mean: Array, close: Array) -> tuple[Array, Array, Array]:
+    """G^(−1/2), or as near to it as `APPLICATIONS` of q lead, for G = m(I + F).
 
     Args:
-        gram: G.
+        f: F.
+        mean: m.
         close: The residual that may be left.
 
     Returns:
         The factor; the residual that it leaves; and a bound of G's condition number,
         by which it magnifies rounding errors.
     """
-    one, mean = eye(gram), mean_eigenvalue(gram)
-    # No eigenvalue of G is above m(1 + ‖G/m − I‖).
-    half = jnp.maximum((1 + schatten(deviation(gram, mean))) / 2, 1)
-    scale = mean * half
+    one = eye(f)
+    # No eigenvalue of G is above m(1 + ‖F‖).
+    half = jnp.maximum((1 + schatten(f)) / 2, 1)
+    start = (one + f) / per_matrix(half) - one
 
     def apply(carry):
-        k, f, w = carry
+        k, growth, f, w = carry
         q = one + series(f, 4)
-        return k + 1, mm(q, mm(one + f, q)) - one, mm(w, q)
+        growth = jnp.where(frobenius(f) <= close**0.5, growth, 5.2 * growth)
+        return k + 1, growth, mm(q, mm(one + f, q)) - one, mm(w, q)
 
     def is_far(carry):
-        k, f, _ = carry
+        k, _, f, _ = carry
         return (k < APPLICATIONS) & ~jnp.all(frobenius(f) <= close**0.5)
 
-    start = jnp.zeros([], jnp.int32)
-    carry = (start, deviation(gram, scale), one / per_matrix(jnp.sqrt(scale)))
-    times, f, w = loop(is_far, apply, carry, APPLICATIONS)
+    carry = (
+        jnp.zeros([], jnp.int32),
+        jnp.ones_like(half),
+        start,
+        one / per_matrix(jnp.sqrt(mean * half)),
+    )
+    _, growth, f, w = loop(is_far, apply, carry, APPLICATIONS)
     # Once more, cut to degree 1. An eigenvalue of G/c that k applications bring to one
     # was above 5.2^(−k).
-    growth = 5.2 ** times.astype(half.dtype)
     return w - mm(w, f) / 2, frobenius(f) ** 2, half * growth
 
 

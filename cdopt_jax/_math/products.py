@@ -30,6 +30,16 @@ def widen(dtype: DTypeLike) -> Any:
     return jnp.float32 if half else dtype
 
 
+def real_dtype(dtype: DTypeLike) -> Any:
+    """The dtype of the real part, which is that of norms and weights."""
+    return jnp.finfo(dtype).dtype
+
+
+def is_complex(array_or_dtype: Any) -> bool:
+    """Whether an array, or an array of a dtype, is complex."""
+    return jnp.issubdtype(jnp.result_type(array_or_dtype), jnp.complexfloating)
+
+
 def adjoint(a: Array) -> Array:
     """The conjugate transpose of each matrix."""
     return jnp.conj(a.mT)
@@ -99,7 +109,7 @@ class Form(NamedTuple):
 
     def dot(self, a: Array, b: Array) -> Array:
         """The real part of the trace of aᴴb, a number for each matrix."""
-        return self._total(jnp.sum(jnp.real(jnp.conj(a) * b), axis=(-2, -1)))
+        return self._total(jnp.sum(real_product(a, b), axis=(-2, -1)))
 
     def residual(self, x: Array, bx: Array) -> Array:
         """E = xᴴBx − I, given Bx."""
@@ -125,7 +135,8 @@ def image_fault(bx: Any, x: Array) -> str | None:
     shape, dtype = getattr(bx, "shape", None), getattr(bx, "dtype", None)
     made = f"a {type(bx).__name__}"
     if dtype is not None:
-        if shape == x.shape and jnp.issubdtype(dtype, jnp.inexact):
+        fits = jnp.issubdtype(dtype, jnp.inexact)
+        if shape == x.shape and fits and (is_complex(x) or not is_complex(dtype)):
             return None
         made = f"shape {shape} and dtype {dtype}"
     return (
@@ -147,7 +158,17 @@ def eye(m: Array) -> Array:
 
 def norm(e: Array) -> Array:
     """The Frobenius norm of each matrix."""
-    return jnp.sqrt(jnp.sum(jnp.real(jnp.conj(e) * e), axis=(-2, -1)))
+    return jnp.sqrt(jnp.sum(squared_modulus(e), axis=(-2, -1)))
+
+
+def real_product(a: Array, b: Array) -> Array:
+    """The real part of āb, entry by entry, of which inner products are sums."""
+    return jnp.real(jnp.conj(a) * b)
+
+
+def squared_modulus(a: Array) -> Array:
+    """|a|², entry by entry."""
+    return real_product(a, a)
 
 
 def per_matrix(scalars: Array) -> Array:

@@ -19,7 +19,7 @@ def pulled(
     radius: Any,
     stored: Stored,
 ) -> tuple[Array, Array]:
-    """The move from x to z, or to a point between y and z, and a bound of ‖E‖ there.
+    """The point z, or one between y and z, and a bound of ‖E‖ there.
 
     With d = z − y, E(y + sd) = (1 − s)E(y) + sE(z) − s(1 − s)dᴴBd, so that its norm is
     at most (1 − s)‖E(y)‖ + s(‖E(z)‖ + ‖d‖²).
@@ -36,9 +36,9 @@ def pulled(
     d = z - y
     there = rounded(x, z - x, stored)
     e = form.residual(there, form.apply(there))
-    end = spectral_estimate(e)
-    slope = end + form.dot(d, form.apply(d))
-    s = jnp.where(end <= radius, 1, jnp.clip((radius - bound) / slope, 0, 1))
-    move = jnp.where(per_matrix(s >= 1), z - x, y + per_matrix(s) * d - x)
+    off = spectral_estimate(e)
+    slope = off + form.dot(d, form.apply(d))
+    s = jnp.where(off <= radius, 1, jnp.clip((radius - bound) / slope, 0, 1))
+    end = jnp.where(per_matrix(s >= 1), z, y + per_matrix(s) * d)
     rounding = 16 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5
-    return move, jnp.where(s >= 1, end, bound + s * slope) + rounding
+    return end, jnp.where(s >= 1, off, bound + s * slope) + rounding

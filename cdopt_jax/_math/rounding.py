@@ -14,10 +14,12 @@ class Stored(NamedTuple):
     Attributes:
         leaf: That of the parameters.
         update: That of the update, which is added to them.
+        scale: What the matrices are multiplied by before they are stored.
     """
 
     leaf: Any
     update: Any
+    scale: float = 1.0
 
     @property
     def half(self) -> bool:
@@ -35,7 +37,10 @@ def rounded(x: Array, move: Array, stored: Stored) -> Array:
         kind = jnp.finfo(dtype)
         return lax.reduce_precision(v, kind.nexp, kind.nmant)
 
-    return to(x + to(move, stored.update), stored.leaf)
+    if stored.scale == 1:
+        return to(x + to(move, stored.update), stored.leaf)
+    c = stored.scale
+    return to(c * x + to(c * move, stored.update), stored.leaf) / c
 
 
 def storing_error(x: Array, move: Array, y: Array, form: Form, stored: Stored) -> Array:

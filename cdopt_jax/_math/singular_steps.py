@@ -3,21 +3,20 @@
 These are items 3 and 4 of `guarded_step`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .nearest_point import frobenius, inverse_root, loop, mean_eigenvalue
-from .products import Form, eye, mm, per_matrix
+from .nearest_point import deviation, frobenius, inverse_root
+from .products import Form, mm, per_matrix
+from .stacks import by_shape
 
 _ROUNDS = 3
-"""How often z is replaced before it counts as singular: singular values of 1/16,000 of
-the largest one are enough."""
-
-_NEAR = 0.25
-"""The residual at which z does not count as singular."""
+"""How often the nearest point is looked for from the point that was found. The first
+round brings singular values of a thousandth of the largest one to the size of one."""
 
 
 class Settled(NamedTuple):
@@ -27,7 +26,7 @@ class Settled(NamedTuple):
         y: The point.
         residual: Its ‖yᴴBy − I‖_F.
         fraction: The fraction of the update in it.
-        before: ‖E‖_F at x; infinity where it was not needed.
+        before: ‖E‖_F at x.
     """
 
     y: Array
@@ -37,47 +36,45 @@ class Settled(NamedTuple):
 
 
 def settled(
-    x: Array, z: Array, gram: Array, form: Form, close: Array, radius: Any
-) -> Settled:
-    """The point to go to from x: that of z, or of what takes the place of z.
+    xs: Sequence[Array],
+    zs: Sequence[Array],
+    regular: Sequence[Array],
+    forms: Sequence[Form],
+    close: Array,
+    radius: Any,
+) -> list[Settled]:
+    """The points to go to from x: those of z, or of what takes the place of z.
 
     Args:
-        x: The matrices.
-        z: What the update proposes.
-        gram: G = zᴴBz.
-        form: The form in which they are orthonormal.
+        xs: The matrices of each group.
+        zs: What the updates propose.
+        regular: Which of them are far enough from singular.
+        forms: The forms in which they are orthonormal.
         close: The residual that may be left.
         radius: The bound r of ‖E‖.
     """
-    tight = jnp.maximum(close, 8 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5)
 
-    def replaced(now, _):
-        """The same with another start for the matrices that count as singular."""
+    def root(gram):
+        return inverse_root(*deviation(gram), close)[0]
+
+    def one_round(_, ys):
+        pairs = zip(ys, forms, strict=True)
+        grams = [(form.gram(y, form.apply(y)),) for y, form in pairs]
+        return [mm(y, w) for y, w in zip(ys, by_shape(root, grams), strict=True)]
+
+    starts = []
+    for x, z, usable, form in zip(xs, zs, regular, forms, strict=True):
         start, fraction, before = _replacement(x, z - x, form, radius)
-        singular = ~(now.residual <= _NEAR)
-        y = jnp.where(per_matrix(singular), start, now.y)
-        fraction = jnp.where(singular, fraction, 1)
-        now = now._replace(y=y, fraction=fraction, before=before)
-        return now, form.gram(y, form.apply(y))
-
-    def one_round(carry):
-        k, now, gram = carry
-        singular = (k == _ROUNDS) & ~jnp.all(now.residual <= _NEAR)
-        now, gram = lax.cond(singular, replaced, lambda *same: same, now, gram)
-        y = mm(now.y, inverse_root(gram, close)[0])
-        gram = form.gram(y, form.apply(y))
-        residual = frobenius(gram - eye(gram))
-        return k + 1, now._replace(y=y, residual=residual), gram
-
-    def goes_on(carry):
-        k, now, _ = carry
-        return (k < 4 * _ROUNDS) & ~jnp.all(now.residual <= tight)
-
-    # Made of the data, so that inside ``shard_map`` the numbers vary as these do.
-    ones = jnp.ones_like(mean_eigenvalue(gram))
-    start = Settled(y=z, residual=jnp.inf * ones, fraction=ones, before=jnp.inf * ones)
-    carry = (jnp.zeros([], jnp.int32), start, gram)
-    return loop(goes_on, one_round, carry, 4 * _ROUNDS)[1]
+        start = jnp.where(per_matrix(usable), z, start)
+        starts.append((start, jnp.where(usable, 1, fraction), before))
+    # A loop, so that a round is compiled once.
+    ys = lax.fori_loop(0, _ROUNDS, one_round, [start for start, _, _ in starts])
+    found = []
+    for y, form, (_, fraction, before) in zip(ys, forms, starts, strict=True):
+        residual = frobenius(form.residual(y, form.apply(y)))
+        end = Settled(y=y, residual=residual, fraction=fraction, before=before)
+        found.append(end)
+    return found
 
 
 def _replacement(x, u, form, radius):

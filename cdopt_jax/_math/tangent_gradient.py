@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .products import Form, mm, per_matrix, phi
+from .products import Form, mm, per_matrix, phi, squared_modulus
 
 _FAR = 0.5
 """How far ‖x‖²/p may be from one before the gradient at x counts as zero."""
@@ -30,15 +30,10 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     # What rounding makes of an entry of BxS, where its row of Bx is up to 8 times the
     # mean row. Behind the barrier XLA for CPU does not store it for every entry, which
     # took 5 % of the time of `constrain` at 300×64×16.
-    noise = jnp.sum(_square(s), axis=-2, keepdims=True) * (64 * p / n)
+    noise = jnp.sum(squared_modulus(s), axis=-2, keepdims=True) * (64 * p / n)
     noise = lax.optimization_barrier(noise)
     grain = (4 * float(jnp.finfo(x.dtype).eps)) ** 2
     near = per_matrix(jnp.abs(form.dot(x, bx) / p - 1) <= _FAR)
     # False where v is not finite.
-    seen = _square(v) > grain * (4 * _square(g) + noise)
+    seen = squared_modulus(v) > grain * (4 * squared_modulus(g) + noise)
     return jnp.where(near & seen, v, 0)
-
-
-def _square(a):
-    """|a|², entry by entry."""
-    return jnp.real(jnp.conj(a) * a)

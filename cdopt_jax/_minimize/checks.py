@@ -59,10 +59,11 @@ def number(label: str, value: Any) -> Any:
 
 
 def check_leaves(x0: Any) -> None:
-    """Raise on a start that is not real."""
+    """Raise on a start that is not floating point."""
     for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise error(f"x0 must be real floating point; {describe_leaf(path, leaf)}.")
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            what = describe_leaf(path, leaf)
+            raise error(f"x0 must be floating point, real or complex; {what}.")
 
 
 def scalar(out: Any) -> Any:
@@ -80,4 +81,4 @@ def scalar(out: Any) -> Any:
             "f must return a real floating-point number; it returns one of dtype "
             f"{dtype}. Write jnp.real(…) around a complex one."
         )
-    return out
+    return jnp.asarray(out)

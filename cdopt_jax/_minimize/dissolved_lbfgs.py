@@ -3,13 +3,12 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.problem import Look, Point, Problem, value_and_gradient
 
 PATIENCE = 10
 """After so many line searches in a row that found nothing the run has stalled."""
@@ -23,7 +22,7 @@ class State(NamedTuple):
 
     Attributes:
         x: The point.
-        beta: The weight of the penalty.
+        betas: The weight of the penalty for each constrained leaf.
         value: The value of h there.
         gradient: Its gradient.
         optimizer: The state of Optax's method.
@@ -31,7 +30,7 @@ class State(NamedTuple):
     """
 
     x: Point
-    beta: Array
+    betas: Array
     value: Array
     gradient: Point
     optimizer: Any
@@ -63,11 +62,11 @@ class LBFGS(Method):
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
         del key
-        beta = starting_beta(problem, look)
-        value, gradient = jax.value_and_grad(problem.dissolved)(x, beta)
+        betas = starting_betas(problem, look)
+        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
         return State(
             x=x,
-            beta=beta,
+            betas=betas,
             value=value,
             gradient=gradient,
             optimizer=self._optimizer.init(x),
@@ -78,7 +77,7 @@ class LBFGS(Method):
         """One step."""
 
         def h(x):
-            return problem.dissolved(x, state.beta)
+            return problem.dissolved(x, state.betas)
 
         updates, inner = self._optimizer.update(
             state.gradient,
@@ -89,19 +88,19 @@ class LBFGS(Method):
             value_fn=h,
         )
         x: Any = optax.apply_updates(state.x, updates)
-        value, gradient = jax.value_and_grad(h)(x)
+        value, gradient = value_and_gradient(h)(x)
         better = value < state.value
         # A step that the line search could not mend is not taken.
         x, value, gradient = choose(
             better, (x, value, gradient), (state.x, state.value, state.gradient)
         )
-        beta, value, gradient = reweighted(problem, x, state.beta, value, gradient)
+        betas, value, gradient = reweighted(problem, x, state.betas, value, gradient)
         # Pairs of another h are of no use for this one.
-        changed = beta != state.beta
+        changed = jnp.any(betas != state.betas)
         idle = jnp.where(better | changed, 0, state.idle + 1)
         return State(
             x=x,
-            beta=beta,
+            betas=betas,
             value=value,
             gradient=gradient,
             optimizer=choose(changed, self._optimizer.init(x), inner),
@@ -117,21 +116,25 @@ class LBFGS(Method):
         del problem
         return optax.tree.norm(state.gradient)
 
+    def betas(self, state: State) -> Array:
+        """The weights of the penalty."""
+        return state.betas
+
     def stalled(self, state: State) -> Array:
         """Whether line searches find nothing."""
         return state.idle >= PATIENCE
 
 
-def starting_beta(problem: Problem, look: Look) -> Array:
-    """The weight β as given, or, if that is zero, as the gradient at the start asks."""
+def starting_betas(problem: Problem, look: Look) -> Array:
+    """The weights β: as given, or, if that is zero, from the gradient at the start."""
     given = jnp.asarray(problem.beta, look.value.dtype) * problem.unit
     return jnp.where(given > 0, given, problem.automatic_beta(look.whole))
 
 
 def reweighted(
-    problem: Problem, x: Point, beta: Array, value: Array, gradient: Point
+    problem: Problem, x: Point, betas: Array, value: Array, gradient: Point
 ) -> tuple[Array, Array, Point]:
-    """A larger β where the point has strayed, with h and its gradient for it.
+    """Larger β where the point has strayed, with h and its gradient for them.
 
     The gradient at the start, from which β is chosen, may be the smallest of all. Far
     from the manifold h has stationary points that f has not.
@@ -139,7 +142,7 @@ def reweighted(
     strayed = problem.feasibility(x) > STRAYED
 
     def anew():
-        found = jax.value_and_grad(problem.dissolved)(x, GROWTH * beta)
-        return GROWTH * beta, *found
+        larger = GROWTH * betas
+        return larger, *value_and_gradient(lambda x: problem.dissolved(x, larger))(x)
 
-    return lax.cond(strayed, anew, lambda: (beta, value, gradient))
+    return lax.cond(strayed, anew, lambda: (betas, value, gradient))

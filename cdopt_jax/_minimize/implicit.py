@@ -23,7 +23,15 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
 from cdopt_jax._minimize.loop import Data, Ending, Setup, problem_of, traced
-from cdopt_jax._minimize.problem import Point, Problem, dot
+from cdopt_jax._minimize.phase import Phase
+from cdopt_jax._minimize.problem import (
+    Point,
+    Problem,
+    dot,
+    from_real_parts,
+    gradient_of,
+    real_parts,
+)
 from cdopt_jax._minimize.result import History
 
 ITERATIONS = 1000
@@ -34,7 +42,7 @@ def solve(
     setup: Setup,
     data: Data,
     x0: Any,
-    phases: list[tuple[float, float, int]],
+    phases: list[Phase],
 ) -> tuple[Ending, History]:
     """A run as one program that can be differentiated with respect to its data.
 
@@ -92,20 +100,22 @@ def _derivative(
 ) -> tuple[Point, Point]:
     """How the solution moves: the normal part and the tangential one."""
     bx = problem.image(x)
-    gradient = jax.grad(problem.smooth)(x)
+    gradient = gradient_of(problem.smooth)(x)
     s = problem.normal(bx, gradient)
 
     def lagrangian(x, args, arrays):
         """∇f(x) − BxS, with S as it is."""
         here = rebuilt(args, arrays)
-        return optax.tree.sub(jax.grad(here.smooth)(x), here.multiply(here.image(x), s))
+        g = gradient_of(here.smooth)(x)
+        return optax.tree.sub(g, here.multiply(here.image(x), s))
 
     def hessian(v):
         return jax.jvp(lambda x: lagrangian(x, *given), (x,), (v,))[1]
 
-    def operator(v):
-        v = problem.tangent(bx, v)
-        return problem.tangent(bx, hessian(v))
+    # In real coordinates: the operator is not linear over the complex numbers.
+    def operator(parts):
+        v = problem.tangent(bx, from_real_parts(parts, x))
+        return real_parts(problem.tangent(bx, hessian(v)))
 
     def gram(arrays):
         here = rebuilt(given[0], arrays)
@@ -116,9 +126,12 @@ def _derivative(
     _, pushed = jax.jvp(lambda a, b: lagrangian(x, a, b), given, change)
     right = problem.tangent(bx, optax.tree.add(pushed, hessian(normal)))
     tangential = lax.custom_linear_solve(
-        operator, optax.tree.scale(-1, right), _conjugate_gradients, symmetric=True
+        operator,
+        real_parts(optax.tree.scale(-1, right)),
+        _conjugate_gradients,
+        symmetric=True,
     )
-    return normal, problem.tangent(bx, tangential)
+    return normal, problem.tangent(bx, from_real_parts(tangential, x))
 
 
 class _Conjugate(NamedTuple):

@@ -7,6 +7,7 @@ other, and `traced` composes them into one program for ``jit`` and ``vmap``.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,14 +15,26 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize.checks import scalar
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, Structure
+from cdopt_jax._minimize.nonnegative import Columns
+from cdopt_jax._minimize.phase import BOUND, Phase
+from cdopt_jax._minimize.problem import (
+    Look,
+    Point,
+    Problem,
+    Structure,
+    from_real_parts,
+    real_parts,
+)
 from cdopt_jax._minimize.result import (
     BUDGET,
     CERTIFIED,
     DIVERGED,
+    INFEASIBLE,
     STALLED,
+    UNSETTLED,
     History,
 )
 from cdopt_jax._minimize.static import Static
@@ -49,6 +62,7 @@ class Setup:
         structure: The structure of the parameters.
         args: The structure of the further arguments of ``f``.
         regularizer: The structure of the regularizer, or None.
+        columns: The leaves with nonnegative orthonormal columns, or None.
     """
 
     f: Static
@@ -57,6 +71,7 @@ class Setup:
     structure: Structure
     args: Static
     regularizer: Static | None
+    columns: Columns | None = None
 
 
 class Data(NamedTuple):
@@ -70,6 +85,8 @@ class Data(NamedTuple):
         beta: The weight of the penalty, zero for the automatic one.
         strength: What r is multiplied by.
         key: For what is drawn.
+        overlap: The weight of the overlap of nonnegative columns.
+        allowed: Which entries of these columns may be nonzero.
     """
 
     args: list[Array]
@@ -79,6 +96,8 @@ class Data(NamedTuple):
     beta: Array
     strength: Array
     key: Array
+    overlap: Array
+    allowed: list[Array]
 
 
 class Prepared(NamedTuple):
@@ -168,6 +187,7 @@ class Ending(NamedTuple):
     sparsity: Array
     steps: Array
     status: Array
+    beta: dict[str, Array] | None
 
 
 def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Opening:
@@ -194,8 +214,9 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     x = problem.project(given)
     start = problem.write(x)
     leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
-    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(x[0].dtype) for a, b in leaves]
-    x = _perturbed(problem, x, noise)
+    dtype = real_dtype(x[0].dtype)
+    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in leaves]
+    x = _perturbed(setup, problem, x, noise)
     look = problem.look(x)
     unit = _unit(look)
     problem = problem._replace(unit=unit)
@@ -213,13 +234,14 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     smooth = jnp.isfinite(look.slope)
-    met = stationarity <= tolerance
+    feasibility = problem.true_feasibility(problem.write(x))
+    met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
     course = Course(
         state=state,
         steps=jnp.asarray(taken, jnp.int32),
         value=look.whole_value,
-        feasibility=problem.true_feasibility(problem.write(x)),
+        feasibility=feasibility,
         stationarity=stationarity.astype(look.value.dtype),
         tolerance=tolerance,
         status=status.astype(jnp.int32),
@@ -274,24 +296,25 @@ def advance(
     state, steps = lax.while_loop(goes_on, body, (course.state, course.steps))
     x = method.point(problem, state)
     look = problem.look(x)
-    # Where gradient and curvature vanish together nothing is small against both: what
-    # is at the rounding of the first gradient is small.
-    least = jnp.sqrt(jnp.finfo(look.value.dtype).eps) * prepared.scale
-    tolerance = data.tol * jnp.maximum(_scale(setup, look), least)
+    # Where gradient and curvature vanish together, nothing is small against both.
+    least = jnp.finfo(look.value.dtype).eps ** 2 * prepared.scale
+    tolerance = jnp.maximum(data.tol * _scale(setup, look), least)
     stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
     sound = jnp.isfinite(look.value) & jnp.isfinite(look.slope)
+    feasibility = problem.true_feasibility(problem.write(x))
+    met = stationarity <= tolerance
     status = jnp.select(
-        [~sound, stationarity <= tolerance, method.stalled(state)],
-        [DIVERGED, CERTIFIED, STALLED],
+        [~sound, met & _feasible(feasibility), met, method.stalled(state)],
+        [DIVERGED, CERTIFIED, INFEASIBLE, STALLED],
         BUDGET,
     )
     new = Course(
         state=state,
         steps=steps,
         value=look.whole_value,
-        feasibility=problem.true_feasibility(problem.write(x)),
+        feasibility=feasibility,
         stationarity=stationarity.astype(look.value.dtype),
         tolerance=tolerance,
         status=status.astype(jnp.int32),
@@ -311,11 +334,13 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
     proximal = method.sparse_parameters(problem, course.state, x)
     zeros = jnp.concatenate([(a == 0).ravel() for a in jax.tree.leaves(proximal)])
     stationarity, status = course.stationarity, course.status
+    betas = method.betas(course.state)
     if not method.in_loop:
         stationarity = method.residual(problem, course.state)
         stationarity = stationarity.astype(course.stationarity.dtype)
         met = (stationarity <= course.tolerance) & (status != DIVERGED)
-        status = jnp.where(met, CERTIFIED, status)
+        end = jnp.where(_feasible(course.feasibility), CERTIFIED, INFEASIBLE)
+        status = jnp.where(met, end, status)
     return Ending(
         params=params,
         projected=problem.write(problem.project(x)),
@@ -327,6 +352,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         sparsity=jnp.mean(zeros),
         steps=course.steps,
         status=status,
+        beta=None if betas is None else problem.beta_by_path(betas),
     )
 
 
@@ -340,7 +366,7 @@ def looks(taken: int, budget: int) -> list[int]:
 
 
 def traced(
-    setup: Setup, data: Data, x0: Any, phases: list[tuple[float, float, int]]
+    setup: Setup, data: Data, x0: Any, phases: list[Phase]
 ) -> tuple[Ending, History]:
     """All of a run as one program, for ``jit`` and ``vmap``.
 
@@ -348,54 +374,92 @@ def traced(
         setup: The setup.
         data: The arrays.
         x0: The parameters to start from.
-        phases: For each phase, from whose end the next begins: the strength of r, the
-            tolerance (zero for that of the data) and the most steps.
+        phases: The phases of the run.
     """
-    rows = max(len(looks(0, budget)) for _, _, budget in phases)
+    rows = max(len(looks(0, phase.budget)) for phase in phases)
 
     def phase(carry, options):
-        start, taken = carry
-        strength, tol, budget = options
-        here = data._replace(
-            strength=strength.astype(data.strength.dtype),
-            tol=jnp.where(tol > 0, tol, data.tol).astype(data.tol.dtype),
-        )
+        before, taken, scale = carry
+        budget = options.budget
+        here, start = phase_data(setup, data, options, before, scale)
         # Both starts, plain and perturbed, by one program that is compiled once.
         both = lax.map(
-            lambda noise: opening(setup, here, start, noise, taken),
+            lambda noise: opening(
+                setup, choose(noise > 0, nearby(here), here), start, noise, taken
+            ),
             jnp.asarray([0, NOISE], data.tol.dtype),
         )
         plain, moved = (jax.tree.map(lambda a, i=i: a[i], both) for i in (0, 1))
         first = choose(plain.stationary, moved, plain)
+        here = choose(plain.stationary, nearby(here), here)
 
         def piece(course, until):
             until = jnp.minimum(taken + until, budget)
             new = advance(setup, here, first.prepared, course, until, budget)
             return new, _row(first.prepared, new)
 
-        offsets = looks(0, phases[-1][2])
+        offsets = looks(0, phases[-1].budget)
         offsets = jnp.asarray(offsets + offsets[-1:] * (rows - len(offsets)), jnp.int32)
         course, history = lax.scan(piece, first.course, offsets)
         # A start that was stationary is the end, unless there is a lower point nearby.
         gain = plain.course.value / plain.prepared.unit
         lower = course.value / first.prepared.unit < gain - _rounding(gain)
+        # Values have r at its full strength, also where it is yet to count.
+        lower = lower | (here.strength < 1)
         keep = plain.stationary & ~lower
         prepared = choose(keep, plain.prepared, first.prepared)
         course = choose(keep, plain.course, course)
         end = ending(setup, here, prepared, course)
+        scale = jnp.where(scale > 0, scale, plain.prepared.scale / plain.prepared.unit)
+        if setup.columns is not None:
+            unsettled = (options.kind == BOUND) & setup.columns.overlapping(before)
+            status = jnp.where(unsettled, UNSETTLED, end.status)
+            end = end._replace(status=status.astype(jnp.int32))
         begun = _row(plain.prepared, plain.course)
         history = jax.tree.map(
             lambda a, b: jnp.concatenate([a[None], b]), begun, history
         )
-        return (end.params, end.steps), (end, history)
+        return (end.params, end.steps, scale), (end, history)
 
-    columns = [jnp.asarray(column) for column in zip(*phases, strict=True)]
-    begin = (x0, jnp.zeros((), jnp.int32))
-    _, (ends, histories) = lax.scan(phase, begin, tuple(columns))
+    columns = jax.tree.map(lambda *column: jnp.asarray(column), *phases)
+    begin = (x0, jnp.zeros((), jnp.int32), jnp.zeros((), data.tol.dtype))
+    _, (ends, histories) = lax.scan(phase, begin, columns)
     end = jax.tree.map(lambda a: a[-1], ends)
     history = jax.tree.map(lambda a: a.reshape(-1), histories)
     nan = jnp.full_like(history[1], jnp.nan)
     return end, History(*history, seconds=nan)
+
+
+def phase_data(
+    setup: Setup,
+    data: Data,
+    phase: Phase,
+    start: Any,
+    scale: float | Array,
+    *,
+    many: bool = False,
+) -> tuple[Data, Any]:
+    """The arrays of a phase, and its start.
+
+    Args:
+        setup: The setup.
+        data: The arrays of the run.
+        phase: The phase, of numbers or of arrays.
+        start: The end of the phase before.
+        scale: The scale of the gradient at the start of the run.
+        many: Whether the starts have an axis of their own.
+    """
+    dtype = data.tol.dtype
+    tol = jnp.where(phase.tol > 0, phase.tol, data.tol)
+    here = data._replace(
+        strength=jnp.asarray(phase.strength, dtype), tol=jnp.asarray(tol, dtype)
+    )
+    if setup.columns is None:
+        return here, start
+    assigned = partial(setup.columns.assigned, kind=jnp.asarray(phase.kind))
+    start, allowed = (jax.vmap(assigned) if many else assigned)(start)
+    overlap = jnp.asarray(phase.overlap * scale, dtype)
+    return here._replace(overlap=overlap, allowed=allowed), start
 
 
 def _row(prepared, course):
@@ -406,6 +470,16 @@ def _row(prepared, course):
         course.feasibility,
         course.stationarity / unit,
     )
+
+
+def _feasible(feasibility):
+    """Whether a point is near enough to the manifold for a certificate."""
+    return feasibility <= jnp.sqrt(jnp.finfo(feasibility.dtype).eps)
+
+
+def nearby(data: Data) -> Data:
+    """The arrays for a perturbed start, which must not count as stationary at once."""
+    return data._replace(tol=jnp.minimum(data.tol, 0.01 * NOISE).astype(data.tol.dtype))
 
 
 def _rounding(value):
@@ -420,7 +494,13 @@ def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
         regularizer = setup.regularizer.merge(data.weights)
 
     def f(params):
-        return scalar(setup.f.merge([])(params, *args))
+        value = _value(setup, params, args)
+        if setup.columns is None:
+            return value
+        return value + data.overlap * setup.columns.overlap(params)
+
+    if setup.columns is not None and regularizer is not None:
+        regularizer = setup.columns.restricted(regularizer, data.allowed)
 
     if setup.batch is not None:
         f = _mean_over_batches(setup, data, setup.batch)
@@ -438,7 +518,13 @@ def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
 
 def _on_batch(setup, data, batch):
     args = setup.args.merge(data.args)
-    return lambda params: scalar(setup.f.merge([])(params, *args, batch))
+    return lambda params: _value(setup, params, (*args, batch))
+
+
+def _value(setup, params, args):
+    """The value of f, in the dtype of the parameters."""
+    dtype = real_dtype(jnp.result_type(*setup.structure.dtypes, jnp.float32))
+    return scalar(setup.f.merge([])(params, *args)).astype(dtype)
 
 
 def _mean_over_batches(setup, data, batch):
@@ -454,17 +540,20 @@ def _mean_over_batches(setup, data, batch):
     return value
 
 
-def _perturbed(problem: Problem, x: Point, noise: Array) -> Point:
+def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
     # No random numbers: their generator takes as long to compile as a step does.
     waves = [
         jnp.cos(12.9898 * (1 + index + jnp.arange(a.size, dtype=a.dtype))).reshape(
             a.shape
         )
-        for index, a in enumerate(x)
+        for index, a in enumerate(real_parts(x))
     ]
+    waves = from_real_parts(waves, x)
     size = noise * optax.tree.norm(x) / optax.tree.norm(waves)
-    moved = problem.dissolve(optax.tree.add_scale(x, size, waves))
-    return choose(noise > 0, moved, x)
+    moved = optax.tree.add_scale(x, size, waves)
+    if setup.columns is not None:
+        moved = problem.prox(moved, jnp.zeros_like(noise), x)
+    return choose(noise > 0, problem.dissolve(moved), x)
 
 
 def _unit(look: Look) -> Array:

@@ -60,6 +60,11 @@ class Method(ABC):
         del state
         return problem.write(x)
 
+    def betas(self, state: Any) -> Array | None:
+        """The weight β of each constrained leaf, if the method has such weights."""
+        del state
+        return None
+
     def stalled(self, state: Any) -> Array:
         """Whether further steps would change nothing."""
         del state

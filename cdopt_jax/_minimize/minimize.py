@@ -14,6 +14,7 @@ from jax.core import Tracer
 
 from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
+from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize import implicit
 from cdopt_jax._minimize.checks import (
     check_leaves,
@@ -21,17 +22,34 @@ from cdopt_jax._minimize.checks import (
     number,
     whole,
 )
-from cdopt_jax._minimize.loop import NOISE, Data, Ending, Setup, problem_of
+from cdopt_jax._minimize.loop import (
+    NOISE,
+    Data,
+    Ending,
+    Setup,
+    nearby,
+    phase_data,
+    problem_of,
+)
 from cdopt_jax._minimize.method import Method
 from cdopt_jax._minimize.named import NAMED
+from cdopt_jax._minimize.nonnegative import nonnegative_columns, nonnegative_phases
 from cdopt_jax._minimize.optax_method import Optax, stochastic
+from cdopt_jax._minimize.phase import BOUND, FAINT, FREE, LOOSE, SETTLED, Phase
 from cdopt_jax._minimize.problem import (
     feasibility_on_host,
     projected_on_host,
     structure_of,
 )
 from cdopt_jax._minimize.proximal import Proximal
-from cdopt_jax._minimize.result import CERTIFIED, History, Info, Result
+from cdopt_jax._minimize.result import (
+    CERTIFIED,
+    INFEASIBLE,
+    UNSETTLED,
+    History,
+    Info,
+    Result,
+)
 from cdopt_jax._minimize.run import (
     Callback,
     Ended,
@@ -43,9 +61,6 @@ from cdopt_jax._minimize.run import (
 )
 from cdopt_jax._minimize.static import opaque, split
 from cdopt_jax.prox import Regularizer
-
-LOOSE, FAINT = 1e-3, 1e-6
-"""The tolerance of the steps ahead of a continuation, and the strength of r in them."""
 
 
 @public("minimize")
@@ -82,7 +97,8 @@ def minimize(
     x0, args=(a,)).projected))``. The derivative is as accurate as the solution is.
 
     Args:
-        f: From the parameters, and ``args``, to a real scalar.
+        f: From the parameters, and ``args``, to a real scalar. Parameters may be
+            complex; gradients are conjugated here, and not by the user.
         x0: Where to start: parameters, or a `Result` from whose ``params`` to go on.
             What is constrained is projected to the manifold first, with a warning where
             that changes it. A start that is stationary is perturbed, and counts as the
@@ -93,7 +109,8 @@ def minimize(
             `Result`, and ``"geometric"`` where f shows kinks (not inside a trace). The
             result says which it was.
         regularizer: A convex term r; see `prox`. Methods other than ``"proximal"`` and
-            ``"continuation"`` take subgradients of it.
+            ``"continuation"`` take subgradients of it. With `prox.nonnegative_l1` the
+            start is the absolute value of ``x0``, and the result is nonnegative.
         args: Further arguments of ``f``. Numbers and arrays are arguments of the
             program, all else is a part of it.
         tol: The relative tolerance of the certificate, which must fall below ``tol``
@@ -107,8 +124,9 @@ def minimize(
         callback: Called with an `Info` after every piece of the run; the run stops if
             it returns True.
         progress: Whether to show the course on standard error.
-        beta: The weight β of the penalty in h, for ``"lbfgs"`` and ``"newton"``;
-            ``"auto"`` takes it from the gradient at the start.
+        beta: The weight β of the penalty in h, for ``"lbfgs"`` and ``"newton"``. With
+            ``"auto"`` each leaf has its own, a small multiple of the gradient at the
+            start, as in `objective`; it is doubled where the run strays.
         batch: For an objective that is known by batches: from a key to a batch, the
             last argument of ``f``. The method is then an Optax optimiser, by default
             Adam with a falling rate, and the values are means over sixteen batches.
@@ -149,9 +167,22 @@ def minimize(
     static_regularizer, weights = None, []
     if regularizer is not None:
         static_regularizer, weights = split(regularizer, keep_zeros=True)
-    ahead = 0
-    if isinstance(chosen, Proximal):
-        ahead, chosen = chosen.ahead, dataclasses.replace(chosen, ahead=0)
+    phases = [Phase(budget=most)]
+    columns = nonnegative_columns(start, mask, regularizer)
+    if columns is not None:
+        if not isinstance(chosen, Proximal):
+            raise error(
+                f"method={chosen.name!r} leaves the orthant, outside of which "
+                'prox.nonnegative_l1 is infinite; write method="auto".'
+            )
+        chosen = dataclasses.replace(chosen, ahead=0)
+        structure = columns.apart(structure)
+        phases = nonnegative_phases(most, warm=warm)
+    name = chosen.name if columns is None else "nonnegative"
+    if isinstance(chosen, Proximal) and chosen.ahead:
+        ahead = min(chosen.ahead, max(most // 2, 1))
+        phases = [Phase(budget=ahead, strength=FAINT, tol=LOOSE), *phases]
+        chosen = dataclasses.replace(chosen, ahead=0)
     setup = Setup(
         f=opaque(f),
         batch=batch,
@@ -159,8 +190,9 @@ def minimize(
         structure=structure,
         args=static_args,
         regularizer=static_regularizer,
+        columns=columns,
     )
-    dtype = jnp.result_type(*structure.dtypes, jnp.float32)
+    dtype = real_dtype(jnp.result_type(*structure.dtypes, jnp.float32))
     usual = float(jnp.finfo(dtype).eps) ** 0.5
     data = Data(
         args=arrays,
@@ -170,10 +202,9 @@ def minimize(
         beta=jnp.asarray(_automatic(beta), dtype),
         strength=jnp.ones((), dtype),
         key=jax.random.key(0) if key is None else key,
+        overlap=jnp.zeros((), dtype),
+        allowed=[],
     )
-    phases = [(1.0, 0.0, most)]
-    if ahead:
-        phases = [(FAINT, LOOSE, min(ahead, max(most // 2, 1))), *phases]
     if any(isinstance(v, Tracer) for v in jax.tree.leaves((start, data))):
         if callback is not None or progress or starts is not None:
             raise error(
@@ -181,7 +212,7 @@ def minimize(
                 "outside of jit, vmap and grad, or vmap over the starts."
             )
         end, course = implicit.solve(setup, data, start, phases)
-        return _result(setup, ahead, end, course)
+        return _result(setup, name, end, course)
     bar = Progress(most) if progress else None
 
     def watch(info: Info) -> bool:
@@ -195,13 +226,14 @@ def minimize(
         switch = method == "auto" and ended.kinked and regularizer is None
         if switch and not ended.stopped:
             # What is smooth would have come to an end.
-            setup = dataclasses.replace(setup, method=NAMED["geometric"])
-            rest = [(1.0, 0.0, most)]
+            name = "geometric"
+            setup = dataclasses.replace(setup, method=NAMED[name])
+            rest = [Phase(budget=most)]
             ended = _run(setup, data, ended.params, rest, watch, 0, ended)
     finally:
         if bar is not None:
             bar.close()
-    result = _result(setup, ahead, ended.end, history(ended.rows))
+    result = _result(setup, name, ended.end, history(ended.rows))
     result = dataclasses.replace(
         result, values=ended.values, compile_seconds=ended.compile_seconds
     )
@@ -209,10 +241,14 @@ def minimize(
     if single and any(b is not None for b in metrics):
         # xᵀBx is formed in double precision, or its rounding would be all that is seen.
         problem = problem_of(setup, data, None)
+        off = feasibility_on_host(problem, result.params)
+        lost = bool(result.converged) and off > usual
         result = dataclasses.replace(
             result,
             projected=projected_on_host(problem, result.projected),
-            feasibility=jnp.asarray(feasibility_on_host(problem, result.params), dtype),
+            feasibility=jnp.asarray(off, dtype),
+            converged=result.converged & (not lost),
+            status=jnp.where(lost, INFEASIBLE, result.status),
         )
     return result
 
@@ -221,7 +257,7 @@ def _run(
     setup: Setup,
     data: Data,
     start: Any,
-    phases: list[tuple[float, float, int]],
+    phases: list[Phase],
     watch: Callable[[Info], bool],
     many: int,
     before: Ended | None = None,
@@ -232,39 +268,66 @@ def _run(
         setup: The setup.
         data: The arrays.
         start: The parameters to start from.
-        phases: For each phase the strength of r, the tolerance (zero for that of the
-            data) and the most steps.
+        phases: The phases of the run.
         watch: Called with each look at the run; true if the run is to stop.
         many: From how many starts to run, or zero.
         before: What was run before.
     """
     if many:
         start = _random_starts(setup, data, start, many)
-    ended = before
-    for strength, tol, budget in phases:
-        here = data._replace(strength=jnp.asarray(strength, data.strength.dtype))
-        if tol:
-            here = here._replace(tol=jnp.asarray(tol, data.tol.dtype))
-        taken = 0 if ended is None else int(np.max(ended.end.steps))
-        begun = begin(setup, here, start, noise=0.0, taken=taken, many=many)
-        if ended is None:
-            check_start(begun.opened.report, setup.structure)
-            _warn(begun.opened.report.moved, data.tol.dtype)
-        found = finish(setup, here, begun, budget, watch)
-        if not many and bool(begun.opened.stationary):
-            # It may be a saddle: what is found from nearby counts if it is lower.
-            nearby = begin(setup, here, start, noise=NOISE, taken=taken, many=0)
-            other = finish(setup, here, nearby, budget, watch)
-            value = float(found.end.value)
-            slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
-            lower = float(other.end.value) < value - slack
-            found = other.after(found) if lower else found
+    columns, ended = setup.columns, before
+    overlapping, kind = np.ones((), bool), FREE
+    for phase in phases:
+        if columns is not None and ended is not None:
+            look = columns.overlapping
+            overlapping = np.asarray((jax.vmap(look) if many else look)(start))
+            if not overlapping.any() and (phase.kind == FREE or kind == SETTLED):
+                continue
+        scale = 0.0 if ended is None else ended.scale
+        here, start = phase_data(setup, data, phase, start, scale, many=many > 0)
+        budget = 0 if ended is not None and ended.stopped else phase.budget
+        found = _phase(setup, here, start, budget, watch, many, ended)
         ended = found if ended is None else found.after(ended)
-        start = ended.params
+        start, kind = ended.params, phase.kind
+        if kind == BOUND and overlapping[ended.best]:
+            ended = ended.with_status(UNSETTLED)
         if ended.stopped:
-            break
+            # Another phase might yet have changed what this one has certified.
+            if phase is not phases[-1]:
+                ended = ended.with_status(ended.stopped)
+            if columns is None:
+                break
     assert ended is not None
     return ended
+
+
+def _phase(
+    setup: Setup,
+    data: Data,
+    start: Any,
+    budget: int,
+    watch: Callable[[Info], bool],
+    many: int,
+    before: Ended | None,
+) -> Ended:
+    """One phase of a run; the arguments are those of `_run`."""
+    taken = 0 if before is None else int(np.max(before.end.steps))
+    begun = begin(setup, data, start, noise=0.0, taken=taken, many=many)
+    if before is None:
+        check_start(begun.opened.report, setup.structure)
+        _warn(begun.opened.report.moved, data.tol.dtype)
+    found = finish(setup, data, begun, budget, watch)
+    if many or not bool(begun.opened.stationary):
+        return found
+    # It may be a saddle: what is found from nearby counts if it is lower, or if r is
+    # yet to count, since values have r at its full strength.
+    data = nearby(data)
+    begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
+    other = finish(setup, data, begun, budget, watch)
+    value = float(found.end.value)
+    slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
+    lower = float(other.end.value) < value - slack or float(data.strength) < 1
+    return other.after(found) if lower else found
 
 
 def _automatic(beta):
@@ -294,13 +357,11 @@ def _warn(moved, dtype):
         warnings.warn(
             "minimize: x0 is not on the manifold; its projection was taken, which "
             f"moves an entry by {distance:.1e}.",
-            stacklevel=4,
+            stacklevel=6,
         )
 
 
-def _result(setup: Setup, ahead: int, end: Ending, course: History) -> Result:
-    method = setup.method
-    continued = ahead and method == NAMED["proximal"]
+def _result(setup: Setup, name: str, end: Ending, course: History) -> Result:
     return Result(
         params=end.params,
         projected=end.projected,
@@ -315,8 +376,9 @@ def _result(setup: Setup, ahead: int, end: Ending, course: History) -> Result:
         status=end.status,
         history=course,
         values=None,
-        method="continuation" if continued else method.name,
-        certificate=method.certificate,
+        beta=end.beta,
+        method=name,
+        certificate=setup.method.certificate,
     )
 
 

@@ -9,9 +9,16 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.dissolved_lbfgs import reweighted, starting_beta
+from cdopt_jax._minimize.dissolved_lbfgs import reweighted, starting_betas
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, dot
+from cdopt_jax._minimize.problem import (
+    Look,
+    Point,
+    Problem,
+    dot,
+    gradient_of,
+    value_and_gradient,
+)
 
 LARGEST = 0.3
 """A step of this length stays inside the region in which h is faithful to f."""
@@ -25,14 +32,14 @@ class State(NamedTuple):
 
     Attributes:
         x: The point.
-        beta: The weight of the penalty.
+        betas: The weight of the penalty for each constrained leaf.
         value: The value of h there.
         gradient: Its gradient.
         radius: That of the trust region.
     """
 
     x: Point
-    beta: Array
+    betas: Array
     value: Array
     gradient: Point
     radius: Array
@@ -79,11 +86,11 @@ class Newton(Method):
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
         del key
-        beta = starting_beta(problem, look)
-        value, gradient = jax.value_and_grad(problem.dissolved)(x, beta)
+        betas = starting_betas(problem, look)
+        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
         return State(
             x=x,
-            beta=beta,
+            betas=betas,
             value=value,
             gradient=gradient,
             radius=jnp.asarray(LARGEST / 4, value.dtype),
@@ -93,14 +100,14 @@ class Newton(Method):
         """One step."""
 
         def h(x):
-            return problem.dissolved(x, state.beta)
+            return problem.dissolved(x, state.betas)
 
         def hessian(d):
-            return jax.jvp(jax.grad(h), (state.x,), (d,))[1]
+            return jax.jvp(gradient_of(h), (state.x,), (d,))[1]
 
         found = _steihaug(hessian, state.gradient, state.radius, self.products)
         x = optax.tree.add(state.x, found.step)
-        value, gradient = jax.value_and_grad(h)(x)
+        value, gradient = value_and_gradient(h)(x)
         linear = dot(state.gradient, found.step)
         predicted = -linear - dot(found.step, found.image) / 2
         # Near a solution both falls drown in rounding, and the step is right.
@@ -115,8 +122,8 @@ class Newton(Method):
         x, value, gradient = choose(
             good, (x, value, gradient), (state.x, state.value, state.gradient)
         )
-        beta, value, gradient = reweighted(problem, x, state.beta, value, gradient)
-        return State(x=x, beta=beta, value=value, gradient=gradient, radius=radius)
+        betas, value, gradient = reweighted(problem, x, state.betas, value, gradient)
+        return State(x=x, betas=betas, value=value, gradient=gradient, radius=radius)
 
     def point(self, problem: Problem, state: State) -> Point:
         """A of the point, twice: h is used where once is not enough."""
@@ -126,6 +133,10 @@ class Newton(Method):
         """The norm of the gradient of h."""
         del problem
         return optax.tree.norm(state.gradient)
+
+    def betas(self, state: State) -> Array:
+        """The weights of the penalty."""
+        return state.betas
 
     def stalled(self, state: State) -> Array:
         """Whether the trust region has vanished."""

@@ -3,13 +3,12 @@
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.problem import Look, Point, Problem, value_and_gradient
 from cdopt_jax._transforms.constrain import constrain
 
 
@@ -71,12 +70,12 @@ class Optax(Method):
     def step(self, problem: Problem, state: State) -> State:
         """One step."""
         params = problem.write(state.x)
-        gradient = problem.write(state.gradient)
+        gradient = problem.write_gradient(state.gradient)
         tx = self._constrained(problem)
         updates, inner = tx.update(gradient, state.optimizer, params)
         moved: Any = optax.apply_updates(params, updates)
         x = problem.read(moved)
-        value, gradient = jax.value_and_grad(problem.value)(x)
+        value, gradient = value_and_gradient(problem.value)(x)
         better = (value < state.least) | self.sampled
         return State(
             x=x,

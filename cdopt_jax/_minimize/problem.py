@@ -3,6 +3,9 @@
 A point is a list with one entry for each leaf of the parameters: matrices
 ``(*batch, n, p)`` for a constrained leaf, the leaf itself for a free one. All methods
 work on such lists. This is the one file of the solver that knows masks and readings.
+
+Points may be complex. Their inner product is then the real part of the complex one, and
+a gradient is the direction of steepest ascent, the conjugate of that of ``jax.grad``.
 """
 
 import dataclasses
@@ -18,11 +21,21 @@ from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
 from cdopt_jax import stiefel
+from cdopt_jax._checks import in_double_precision
 from cdopt_jax._leaves.masks import Mask, select
 from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
 from cdopt_jax._leaves.reading import Reading, Stiefel
 from cdopt_jax._math.automatic_beta import weight
-from cdopt_jax._math.products import Form, map_correction, mm, norm, phi
+from cdopt_jax._math.products import (
+    Form,
+    adjoint,
+    is_complex,
+    map_correction,
+    mm,
+    norm,
+    phi,
+    real_dtype,
+)
 from cdopt_jax.prox import Regularizer
 
 Point = list[Array]
@@ -118,14 +131,24 @@ class Structure:
         shapes: The shape of each leaf.
         dtypes: The dtype of each leaf.
         paths: The path of each leaf.
-        readings: How each leaf is read, without metrics that are arrays; None if free.
+        constraints: How each leaf is read, without metrics that are arrays; None if
+            free.
+        readings: How the methods read each leaf. Nonnegative columns are matrices of
+            their own.
     """
 
     treedef: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
     paths: tuple[str, ...]
+    constraints: tuple[Reading | None, ...]
     readings: tuple[Reading | None, ...]
+
+    @property
+    def unscaled(self) -> "Structure":
+        """The same without scales: matrices are then the entries of leaves."""
+        plain = [r and dataclasses.replace(r, scale=1.0) for r in self.readings]
+        return dataclasses.replace(self, readings=tuple(plain))
 
     def describe(self, index: int) -> str:
         """A leaf in words, for an error."""
@@ -159,6 +182,7 @@ def structure_of(
         shapes=tuple(jnp.shape(leaf) for leaf in leaves),
         dtypes=tuple(jnp.result_type(leaf) for leaf in leaves),
         paths=tuple(paths),
+        constraints=tuple(plain),
         readings=tuple(plain),
     )
     return structure, metrics
@@ -172,8 +196,8 @@ class Problem(NamedTuple):
         regularizer: The term r, or None.
         structure: The structure of the parameters.
         metrics: Of each leaf, the metric B that is an array, or None.
-        factors: Of a metric B = LLᵀ, the factor L; None where there is none to be used.
-            A point then holds y = Lᵀx, for which the constraint is yᵀy = I.
+        factors: Of a metric B = LLᴴ, the factor L; None where there is none to be used.
+            A point then holds y = Lᴴx, for which the constraint is yᴴy = I.
         unit: What f and r are multiplied by. It makes gradients a number of order one,
             so that nothing depends on the unit in which the user's objective is given.
         strength: What r is multiplied by besides.
@@ -207,7 +231,8 @@ class Problem(NamedTuple):
         def spec(r):
             if r is None:
                 return False
-            return Stiefel(rows=r.rows, columns=r.columns, B=r.B, blocks=r.blocks)
+            axes = {"rows": r.rows, "columns": r.columns, "blocks": r.blocks}
+            return Stiefel(**axes, B=r.B, scale=r.scale)
 
         return self.structure.treedef.unflatten(map(spec, self.readings))
 
@@ -221,7 +246,7 @@ class Problem(NamedTuple):
         ]
 
     def factorised(self) -> "Problem":
-        """The problem in the coordinates y = Lᵀx where a metric B = LLᵀ is an array.
+        """The problem in the coordinates y = Lᴴx where a metric B = LLᴴ is an array.
 
         A step along the gradient of f is then as long as the curvature of the problem
         allows; in x it is shorter by the condition number of B.
@@ -237,18 +262,26 @@ class Problem(NamedTuple):
         """Parameters as a point."""
         x = self._matrices(params)
         pairs = zip(x, self.factors, strict=True)
-        return [a if factor is None else mm(factor.T, a) for a, factor in pairs]
+        return [a if factor is None else mm(adjoint(factor), a) for a, factor in pairs]
 
     def write(self, x: Point) -> Any:
         """A point as parameters."""
 
         def one(a, dtype, r, factor):
             if factor is not None:
-                a = _solve(partial(solve_triangular, factor.T), a)
+                a = _solve(partial(solve_triangular, adjoint(factor)), a)
             return a if r is None else r.write(a, dtype)
 
         rows = zip(x, self.structure.dtypes, self.readings, self.factors, strict=True)
         return self.structure.treedef.unflatten(one(*row) for row in rows)
+
+    def write_gradient(self, g: Point) -> Any:
+        """A gradient with respect to a point, as one with respect to parameters.
+
+        Only without factors: a point is then the parameters divided by their scales.
+        """
+        pairs = zip(g, self.structure.readings, strict=True)
+        return self.write([a if r is None else a / r.scale**2 for a, r in pairs])
 
     def smooth(self, x: Point) -> Array:
         """The term f, in the unit of the problem."""
@@ -257,8 +290,8 @@ class Problem(NamedTuple):
     def regular(self, x: Point) -> Array:
         """The term r, in the unit of the problem; zero if there is none."""
         if self.regularizer is None:
-            return jnp.zeros((), x[0].dtype)
-        value = self.regularizer.value(self.write(x)).astype(x[0].dtype)
+            return jnp.zeros((), real_dtype(x[0].dtype))
+        value = self.regularizer.value(self.write(x)).astype(real_dtype(x[0].dtype))
         return self.unit * self.strength * value
 
     def value(self, x: Point) -> Array:
@@ -270,7 +303,7 @@ class Problem(NamedTuple):
 
         Where the gradient is not finite the value is infinite: no step leads there.
         """
-        value, gradient = jax.value_and_grad(self.smooth)(x)
+        value, gradient = value_and_gradient(self.smooth)(x)
         sound = jnp.isfinite(optax.tree.sum(gradient))
         return jnp.where(sound, value + self.regular(x), jnp.inf), gradient
 
@@ -278,15 +311,16 @@ class Problem(NamedTuple):
         """The objective around a point, by one derivative of the gradient of f."""
         # Backwards twice, since functions with a derivative rule of their own may have
         # no forward mode.
-        (value, gradient), pull = jax.vjp(jax.value_and_grad(self.smooth), x)
-        (bend,) = pull((jnp.zeros_like(value), x))
+        (value, gradient), pull = jax.vjp(value_and_gradient(self.smooth), x)
+        # The Hessian is symmetric, and its transpose has conjugates on both sides.
+        (bend,) = pull((jnp.zeros_like(value), optax.tree.conj(x)))
         regular = self.regular(x)
         return Look(
             value=value + regular,
             whole_value=value + regular / self.strength,
             gradient=gradient,
-            subgradient=jax.grad(self.regular)(x),
-            bend=bend,
+            subgradient=gradient_of(self.regular)(x),
+            bend=optax.tree.conj(bend),
         )
 
     def prox(self, x: Point, step: Array, near: Point) -> Point:
@@ -298,43 +332,60 @@ class Problem(NamedTuple):
     def prox_parameters(self, x: Point, step: Array, near: Point) -> Any:
         """The proximal map as parameters, on which its zeros are exact.
 
-        In the coordinates y = Lᵀx it is argmin_z r(z) + ‖Lᵀz − y‖²/(2·step), a strongly
-        convex problem, which is solved by accelerated proximal steps in z.
+        In the coordinates y = Lᴴz/c of parameters z it is the strongly convex problem
+        argmin_z r(z) + ‖Lᴴz/c − y‖²/(2·step). With one c for all leaves and without
+        factors L that is the proximal map of r for the stepsize c²·step. Otherwise it
+        is solved by accelerated proximal steps in z.
         """
         step = step * self.unit * self.strength
         if self.regularizer is None:
             return self.write(x)
-        if all(factor is None for factor in self.factors):
-            return self.regularizer.prox(self.write(x), step)
+        scales = set(self._scales)
+        if all(factor is None for factor in self.factors) and len(scales) == 1:
+            return self.regularizer.prox(self.write(x), step * scales.pop() ** 2)
         return self._prox_in_metric(x, step, near)
+
+    @property
+    def _scales(self):
+        """The scale of each leaf; 1 if it is free."""
+        return [1.0 if r is None else r.scale for r in self.structure.readings]
 
     def _prox_in_metric(self, y, step, near):
         assert self.regularizer is not None
         prox = self.regularizer.prox
-        plain = self._replace(factors=[None] * len(self.factors))
+        plain = self._replace(
+            factors=[None] * len(self.factors),
+            structure=self.structure.unscaled,
+        )
+        leaves = list(zip(self.factors, self._scales, strict=True))
 
         def times(z):
-            pairs = zip(z, self.factors, strict=True)
-            return [a if factor is None else mm(factor.T, a) for a, factor in pairs]
+            """Lᴴz/c."""
+            rows = zip(z, leaves, strict=True)
+            return [(a if f is None else mm(adjoint(f), a)) / c for a, (f, c) in rows]
 
         def transposed(w):
-            pairs = zip(w, self.factors, strict=True)
-            return [a if factor is None else mm(factor, a) for a, factor in pairs]
+            rows = zip(w, leaves, strict=True)
+            return [(a if f is None else mm(f, a)) / c for a, (f, c) in rows]
 
         def undone(w):
-            def one(a, factor):
-                lower = partial(solve_triangular, factor, lower=True)
-                return a if factor is None else _solve(lower, a)
+            """The inverse of `transposed`."""
 
-            return [one(*pair) for pair in zip(w, self.factors, strict=True)]
+            def one(a, factor, c):
+                lower = partial(solve_triangular, factor, lower=True)
+                return c * (a if factor is None else _solve(lower, a))
+
+            return [one(a, *leaf) for a, leaf in zip(w, leaves, strict=True)]
 
         # ‖B‖_F and the largest row sum both bound the largest eigenvalue.
         bounds = [
-            jnp.minimum(jnp.linalg.norm(b), jnp.max(jnp.sum(jnp.abs(b), axis=1)))
-            for b, factor in zip(self.metrics, self.factors, strict=True)
-            if b is not None and factor is not None
+            1 / c**2
+            if b is None or f is None
+            else jnp.minimum(jnp.linalg.norm(b), jnp.max(jnp.sum(jnp.abs(b), axis=1)))
+            / c**2
+            for b, (f, c) in zip(self.metrics, leaves, strict=True)
         ]
-        steepest = jnp.max(jnp.stack([jnp.ones_like(bounds[0]), *bounds]))
+        steepest = jnp.max(jnp.stack([jnp.asarray(b, step.dtype) for b in bounds]))
 
         def body(c):
             slope = transposed(optax.tree.sub(times(c.ahead), y))
@@ -361,7 +412,7 @@ class Problem(NamedTuple):
             )
 
         start = plain.read(self.write(near))
-        one = jnp.ones((), start[0].dtype)
+        one = jnp.ones((), step.dtype)
         first = _Accelerated(
             z=start,
             ahead=start,
@@ -390,7 +441,7 @@ class Problem(NamedTuple):
                     matrix=a,
                     image=jnp.zeros_like(a),
                     correction=None,
-                    distance=jnp.zeros((), a.dtype),
+                    distance=jnp.zeros((), real_dtype(a.dtype)),
                 )
             return _measure(form, a, form.apply(a))
 
@@ -430,8 +481,8 @@ class Problem(NamedTuple):
     def normal(self, bx: Point, g: Point) -> Point:
         """The S for which g − BxS is the projection of g to the tangent space.
 
-        S is Φ(xᵀg) without a metric. With one, S solves MS + SM = 2Φ(xᵀBg) with
-        M = xᵀB²x, here in the eigenvectors of M. The gradient of f∘A would need no
+        S is Φ(xᴴg) without a metric. With one, S solves MS + SM = 2Φ(xᴴBg) with
+        M = xᴴB²x, here in the eigenvectors of M. The gradient of f∘A would need no
         such equation, but is not orthogonal to the normal space, and steps along it are
         shorter by as much as B is ill-conditioned. Zero for a free leaf.
         """
@@ -440,9 +491,9 @@ class Problem(NamedTuple):
             if form is None or form.B is None:
                 return right
             values, vectors = jnp.linalg.eigh(phi(form.gram(b, b)))
-            right = mm(mm(vectors.mT, right), vectors)
+            right = mm(mm(adjoint(vectors), right), vectors)
             s = 2 * right / (values[..., :, None] + values[..., None, :])
-            return mm(mm(vectors, s), vectors.mT)
+            return mm(mm(vectors, s), adjoint(vectors))
 
         return [
             one(*row) for row in zip(bx, self.inner(bx, g), self.forms, strict=True)
@@ -482,7 +533,7 @@ class Problem(NamedTuple):
         ]
 
     def inner(self, a: Point, b: Point) -> Point:
-        """Φ(aᵀb) for each constrained leaf, zero for the others."""
+        """Φ(aᴴb) for each constrained leaf, zero for the others."""
         return [
             jnp.zeros((), u.dtype) if form is None else phi(form.gram(u, v))
             for u, v, form in zip(a, b, self.forms, strict=True)
@@ -504,39 +555,48 @@ class Problem(NamedTuple):
 
     def true_feasibility(self, params: optax.Params) -> Array:
         """The largest ‖xᵀBx − I‖_F of parameters, in their own coordinates."""
-        plain = self._replace(factors=[None] * len(self.factors))
-        return plain.feasibility(self._matrices(params))
+        structure = dataclasses.replace(
+            self.structure, readings=self.structure.constraints
+        )
+        plain = self._replace(factors=[None] * len(self.factors), structure=structure)
+        return plain.feasibility(plain.read(params))
 
-    def penalty(self, x: Point) -> Array:
-        """The sum of ‖E‖²/4."""
+    def penalties(self, x: Point) -> Array:
+        """The sum of ‖E‖²/4 of each constrained leaf."""
         found = [
             jnp.sum(stiefel.penalty(a, **form.arguments))
             for a, form in zip(x, self.forms, strict=True)
             if form is not None
         ]
-        return jnp.sum(jnp.stack(found))
+        return jnp.stack(found)
 
     def automatic_beta(self, g: Point) -> Array:
-        """The automatic β for gradients of that size; 1 where they are zero."""
+        """The automatic β of each constrained leaf for a gradient; 1 for zero."""
         found = [
             jnp.max(weight(a, form))
             for a, form in zip(g, self.forms, strict=True)
             if form is not None
         ]
-        beta = jnp.max(jnp.stack(found))
-        return jnp.where(beta > 0, beta, 1)
+        betas = jnp.stack(found)
+        return jnp.where(betas > 0, betas, 1)
 
-    def dissolved(self, x: Point, beta: Array) -> Array:
+    def beta_by_path(self, betas: Array) -> dict[str, Array]:
+        """The β of each constrained leaf by its path, in the unit of the user."""
+        pairs = zip(self.structure.paths, self.structure.readings, strict=True)
+        paths = [path for path, r in pairs if r is not None]
+        return dict(zip(paths, betas / self.unit, strict=True))
+
+    def dissolved(self, x: Point, betas: Array) -> Array:
         """The constraint dissolving function h, with a wall around its region.
 
         Far out f∘A falls faster than the penalty rises, with the tenth power of x for
         a quadratic f. The wall rises with the twelfth, is twice differentiable, and
         zero where ‖E‖_F is below `EDGE`.
         """
-        squares = 4 * self.penalty(x)
-        out = jnp.maximum(squares - EDGE**2, 0)
-        h = self.value(self.dissolve(x)) + beta * self.penalty(x)
-        return h + 16 * beta * out**3
+        penalties = self.penalties(x)
+        out = jnp.maximum(4 * jnp.sum(penalties) - EDGE**2, 0)
+        h = self.value(self.dissolve(x)) + jnp.sum(betas * penalties)
+        return h + 16 * jnp.max(betas) * out**3
 
     def _matrices(self, params):
         pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
@@ -544,15 +604,46 @@ class Problem(NamedTuple):
 
 
 def dot(a: Point, b: Point) -> Array:
-    """The Euclidean inner product."""
-    return jnp.asarray(optax.tree.vdot(a, b))
+    """The Euclidean inner product, of complex points its real part."""
+    return jnp.real(jnp.asarray(optax.tree.vdot(a, b)))
+
+
+def value_and_gradient(f: Callable[[Point], Array]) -> Callable[[Point], Any]:
+    """From a point to the value of a real function and its gradient."""
+
+    def both(x):
+        value, gradient = jax.value_and_grad(f)(x)
+        return value, optax.tree.conj(gradient)
+
+    return both
+
+
+def gradient_of(f: Callable[[Point], Array]) -> Callable[[Point], Point]:
+    """From a point to the gradient of a real function."""
+    return lambda x: optax.tree.conj(jax.grad(f)(x))
+
+
+def real_parts(x: Point) -> Point:
+    """A point as one of real arrays: complex ones become a real and an imaginary part.
+
+    Inner products and lengths are the same.
+    """
+    pairs = [(jnp.real(a), jnp.imag(a)) if is_complex(a) else (a,) for a in x]
+    return [part for pair in pairs for part in pair]
+
+
+def from_real_parts(parts: Point, like: Point) -> Point:
+    """The inverse of `real_parts`, given any point of the same dtypes."""
+    left = iter(parts)
+    return [
+        lax.complex(next(left), next(left)) if is_complex(a) else next(left)
+        for a in like
+    ]
 
 
 def feasibility_on_host(problem: Problem, params: optax.Params) -> float:
-    """The largest ‖xᵀBx − I‖_F, by NumPy in double precision."""
-    grams = [
-        np.swapaxes(x, -1, -2) @ (b @ x) for _, _, x, b in _on_host(problem, params)
-    ]
+    """The largest ‖xᴴBx − I‖_F, by NumPy in double precision."""
+    grams = [_gram_on_host(x, b) for _, _, x, b in _on_host(problem, params)]
     off = [np.linalg.norm(m - np.eye(m.shape[-1]), axis=(-2, -1)) for m in grams]
     return max(float(np.max(e)) for e in off)
 
@@ -565,8 +656,9 @@ def projected_on_host(problem: Problem, params: optax.Params) -> Any:
     """
     leaves, treedef = jax.tree.flatten(params)
     for index, r, x, b in _on_host(problem, params):
-        values, vectors = np.linalg.eigh(np.swapaxes(x, -1, -2) @ (b @ x))
-        root = (vectors / np.sqrt(values)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+        values, vectors = np.linalg.eigh(_gram_on_host(x, b))
+        back = np.swapaxes(vectors, -1, -2).conj()
+        root = (vectors / np.sqrt(values)[..., None, :]) @ back
         dtype = leaves[index].dtype
         leaves[index] = r.write(jnp.asarray(x @ root, dtype), dtype)
     return treedef.unflatten(leaves)
@@ -578,9 +670,13 @@ def _on_host(problem, params):
     for index, (leaf, r, metric) in enumerate(rows):
         if r is None or callable(r.B):
             continue
-        x = np.asarray(r.read(leaf), np.float64)
-        b = np.eye(x.shape[-2]) if metric is None else np.asarray(metric, np.float64)
+        x = in_double_precision(r.read(leaf))
+        b = np.eye(x.shape[-2]) if metric is None else in_double_precision(metric)
         yield index, r, x, b
+
+
+def _gram_on_host(x, b):
+    return np.swapaxes(x, -1, -2).conj() @ (b @ x)
 
 
 def _measure(form, a, image):

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cdopt_jax._minimize.loop import Setup, advance, ending, opening
+from cdopt_jax._minimize.loop import Data, Setup, advance, ending, opening
 
 SETUPS, SIGNATURES = 32, 8
 
@@ -41,9 +41,11 @@ class Programs:
         go_on = partial(advance, setup)
         end = partial(ending, setup)
         if many:
-            start = jax.vmap(start, in_axes=(None, 0, 0, 0))
-            go_on = jax.vmap(go_on, in_axes=(None, 0, 0, None, None))
-            end = jax.vmap(end, in_axes=(None, 0, 0))
+            axes: dict[str, Any] = dict.fromkeys(Data._fields) | {"allowed": 0}
+            data = Data(**axes)
+            start = jax.vmap(start, in_axes=(data, 0, 0, 0))
+            go_on = jax.vmap(go_on, in_axes=(data, 0, 0, None, None))
+            end = jax.vmap(end, in_axes=(data, 0, 0))
         self._functions = {
             "opening": jax.jit(start),
             "advance": jax.jit(go_on),

@@ -221,7 +221,9 @@ class Proximal(Method):
         failures = jnp.where(failed, state.failures + 1, 0)
         nearer = now.residual < 0.9 * state.nearest
         idle = jnp.where(lower | nearer, 0, state.idle + 1)
-        worse = (now.residual <= problem.tolerance) & _above_best(state)
+        worse = (_certificate(problem, state, now) <= problem.tolerance) & _above_best(
+            state
+        )
         back = failed | (idle > IDLE) | worse
         base = choose(back, _as_trial(best), trial)
         shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
@@ -254,8 +256,9 @@ class Proximal(Method):
 
     def residual(self, problem: Problem, state: State) -> Array:
         """The residual, infinite where a much better point is known."""
-        del problem
-        return jnp.where(_above_best(state), jnp.inf, state.now.residual)
+        return jnp.where(
+            _above_best(state), jnp.inf, _certificate(problem, state, state.now)
+        )
 
     def stationarity(
         self, problem: Problem, state: State, x: Point, look: Look
@@ -263,17 +266,17 @@ class Proximal(Method):
         """The residual of the point reached."""
         if problem.regularizer is None:
             return super().stationarity(problem, state, x, look)
-        return _reached(state).residual
+        return _certificate(problem, state, _reached(problem, state))
 
     def point(self, problem: Problem, state: State) -> Point:
         """The last point or the best one."""
-        return problem.dissolve(_reached(state).x)
+        return problem.dissolve(_reached(problem, state).x)
 
     def sparse_parameters(self, problem: Problem, state: State, x: Point) -> Any:
         """The proximal point, of which the zeros are exact."""
         if problem.regularizer is None:
             return problem.write(x)
-        end = _reached(state)
+        end = _reached(problem, state)
         at = optax.tree.add_scale(end.x, -end.stepsize, end.direction)
         return problem.prox_parameters(at, end.stepsize, end.x)
 
@@ -287,9 +290,21 @@ class Proximal(Method):
         return jumps | (state.short > PATIENCE)
 
 
-def _reached(state):
+def _certificate(problem, state, at):
+    """The residual, or, where the stepsize was longer than the first, a bound of it.
+
+    With a long stepsize a small ‖y − x‖/η does not say that y is near x.
+    """
+    if problem.regularizer is None:
+        return at.residual
+    return at.residual * jnp.maximum(1, at.stepsize / state.first)
+
+
+def _reached(problem, state):
     """The last point, if it is as low as the best one and nearer to stationary."""
-    nearer = state.now.residual <= state.best.residual
+    nearer = _certificate(problem, state, state.now) <= _certificate(
+        problem, state, state.best
+    )
     return choose(nearer & ~_above_best(state), state.now, state.best)
 
 

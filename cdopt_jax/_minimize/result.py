@@ -9,7 +9,16 @@ import jax
 import numpy as np
 from jax import Array
 
-BUDGET, CERTIFIED, STALLED, DIVERGED, INTERRUPTED, STOPPED = range(6)
+(
+    BUDGET,
+    CERTIFIED,
+    STALLED,
+    DIVERGED,
+    INTERRUPTED,
+    STOPPED,
+    UNSETTLED,
+    INFEASIBLE,
+) = range(8)
 _ENDS = (
     "the budget of steps is used up",
     "the tolerance is met",
@@ -17,6 +26,8 @@ _ENDS = (
     "the objective or its gradient became infinite or NaN; this is the last good point",
     "interrupted; this is the point reached",
     "stopped by the callback; this is the point reached",
+    "the rows of nonnegative columns did not settle; this is a feasible point",
+    "the tolerance is met, but B is too ill-conditioned for the precision of x0",
 )
 
 
@@ -72,6 +83,7 @@ _DATA = (
     "status",
     "history",
     "values",
+    "beta",
 )
 
 
@@ -96,10 +108,13 @@ class Result:
         tolerance: What the certificate had to fall below.
         sparsity: The share of the entries of ``proximal`` that are exactly zero.
         steps: How many were taken.
-        converged: Whether the certificate met the tolerance.
+        converged: Whether the certificate met the tolerance, at a point on the
+            manifold: ``feasibility`` is at most the square root of the precision.
         status: Why it ended, as a number; ``message`` says it in words.
         history: The course.
         values: The objective at the end of each of the ``starts``; None for one start.
+        beta: By path, the weight β of each constrained leaf, for the methods on h; None
+            for the others.
         method: The method that ended the run.
         certificate: What ``stationarity`` is.
         compile_seconds: Spent on compilation; zero if nothing was compiled.
@@ -118,6 +133,7 @@ class Result:
     status: Array
     history: History
     values: Array | None
+    beta: dict[str, Array] | None
     method: str
     certificate: str
     compile_seconds: float = 0.0

@@ -12,14 +12,13 @@ limited memory methods", 1994.
 import dataclasses
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, dot
+from cdopt_jax._minimize.problem import Look, Point, Problem, dot, gradient_of
 from cdopt_jax._minimize.search import search
 
 MEMORY = 5
@@ -160,7 +159,7 @@ class Tangential(Method):
         )
         gradient = trial.gradient
         if problem.regularizer is not None:
-            gradient = optax.tree.add(gradient, jax.grad(problem.regular)(trial.x))
+            gradient = optax.tree.add(gradient, gradient_of(problem.regular)(trial.x))
         direction = choose(failed, d, problem.tangent(trial.bx, gradient))
         idle = jnp.where(trial.value < state.best.value, 0, state.idle + 1)
         moved = Iterate(
@@ -247,7 +246,7 @@ def _substituted(lower: Array, right: Array) -> Array:
 def _products(stack: Point, d: Point) -> Array:
     """The inner products of all of a stack with d."""
     found = [
-        jnp.tensordot(s, a, axes=a.ndim, precision="highest")
+        jnp.real(jnp.tensordot(s, jnp.conj(a), axes=a.ndim, precision="highest"))
         for s, a in zip(stack, d, strict=True)
     ]
     return sum(found[1:], found[0])

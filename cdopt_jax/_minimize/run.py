@@ -46,20 +46,24 @@ class Ended(NamedTuple):
         params: The parameters at the end; of many starts, all of them.
         rows: The history, a row for each look.
         kinked: Whether the run stalled because f has kinks.
-        stopped: Whether the user has stopped it.
+        stopped: The status if the user has stopped it, or else zero.
         seconds: Spent on steps.
         compile_seconds: Spent on compilation.
         values: The values at the end of each start, if there are many.
+        best: The index of the best start, if there are many.
+        scale: The scale of the gradient at the start.
     """
 
     end: Ending
     params: Any
     rows: list[tuple[Any, ...]]
     kinked: bool
-    stopped: bool
+    stopped: int
     seconds: float
     compile_seconds: float
     values: Any
+    best: tuple[int, ...]
+    scale: float
 
     def after(self, before: "Ended") -> "Ended":
         """The two as one run."""
@@ -69,8 +73,16 @@ class Ended(NamedTuple):
         ]
         return self._replace(
             rows=[*before.rows, *rows],
+            scale=before.scale,
+            stopped=self.stopped or before.stopped,
             seconds=before.seconds + self.seconds,
             compile_seconds=before.compile_seconds + self.compile_seconds,
+        )
+
+    def with_status(self, status: int) -> "Ended":
+        """The same with another status."""
+        return self._replace(
+            end=self.end._replace(status=jnp.asarray(status, jnp.int32))
         )
 
 
@@ -125,7 +137,7 @@ def finish(
     compiled, seconds = begun.compiled, begun.seconds
     rows = [_row(prepared, course, seconds)]
     most = jnp.asarray(budget, jnp.int32)
-    status = None
+    stopped = 0
     try:
         for until in looks(int(np.max(course.steps)), budget):
             if np.all(course.ended):
@@ -138,25 +150,25 @@ def finish(
             seconds += time.perf_counter() - began
             rows.append(_row(prepared, course, seconds))
             if watch(Info(*rows[-1])):
-                status = STOPPED
+                stopped = STOPPED
                 break
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        stopped = INTERRUPTED
     began = time.perf_counter()
     end = jax.block_until_ready(compiled["ending"](data, prepared, course))
     seconds += time.perf_counter() - began
-    kinked, values, params = False, None, end.params
+    kinked, values, params, best = False, None, end.params, ()
     if np.ndim(course.value):
         values = end.value
         # A lost run may have a low value, and is no result.
         rank = np.where(np.asarray(end.status) == DIVERGED, np.inf, np.asarray(values))
-        best = int(np.argmin(np.where(np.isnan(rank), np.inf, rank)))
+        best = (int(np.argmin(np.where(np.isnan(rank), np.inf, rank))),)
         end = jax.tree.map(lambda a: a[best], end)
     else:
         stalled = int(course.status) == STALLED
         kinked = stalled and bool(setup.method.kinked(course.state))
-    if status is not None and int(end.status) != CERTIFIED:
-        end = end._replace(status=jnp.asarray(status, jnp.int32))
+    if stopped and int(end.status) != CERTIFIED:
+        end = end._replace(status=jnp.asarray(stopped, jnp.int32))
     last = (int(end.steps), float(end.value), float(end.feasibility))
     rows[-1] = (*last, float(end.stationarity), seconds)
     return Ended(
@@ -164,10 +176,12 @@ def finish(
         params=params,
         rows=rows,
         kinked=kinked,
-        stopped=status is not None,
+        stopped=stopped,
         seconds=seconds,
         compile_seconds=begun.compile_seconds,
         values=values,
+        best=best,
+        scale=float(np.max(prepared.scale / prepared.unit)),
     )
 
 

@@ -6,7 +6,7 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
-from cdopt_jax._minimize.problem import Point, Problem
+from cdopt_jax._minimize.problem import Point, Problem, gradient_of, real_parts
 
 ITERATIONS = 500
 
@@ -14,20 +14,24 @@ ITERATIONS = 500
 def sampled_gradients(
     problem: Problem, x: Point, key: Array, radius: float | Array, count: int
 ) -> Array:
-    """Projected gradients at a point and at points around it, one in each row."""
+    """Projected gradients at a point and at points around it, one in each row.
+
+    Rows are real: complex entries are written as real and imaginary parts.
+    """
 
     def at(key):
         far, *keys = jax.random.split(key, len(x) + 1)
         parts = zip(x, keys, strict=True)
         noise = [jax.random.normal(k, a.shape, a.dtype) for a, k in parts]
         size = optax.tree.norm(noise)
-        dimension = sum(a.size for a in x)
-        distance = radius * jax.random.uniform(far, (), x[0].dtype) ** (1 / dimension)
+        dimension = sum(a.size for a in real_parts(x))
+        share = jax.random.uniform(far, (), size.dtype) ** (1 / dimension)
+        distance = radius * share
         return flat(optax.tree.add_scale(x, distance / size, noise))
 
     def flat(z):
-        g = jax.grad(problem.value)(problem.dissolve(z))
-        return jnp.concatenate([a.ravel() for a in problem.adjoint(z, g)])
+        g = problem.adjoint(z, gradient_of(problem.value)(problem.dissolve(z)))
+        return jnp.concatenate([a.ravel() for a in real_parts(g)])
 
     around = lax.map(at, jax.random.split(key, count - 1), batch_size=16)
     return jnp.concatenate([flat(x)[None], around])

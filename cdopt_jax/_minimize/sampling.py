@@ -14,7 +14,14 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import EDGE, Look, Point, Problem
+from cdopt_jax._minimize.problem import (
+    EDGE,
+    Look,
+    Point,
+    Problem,
+    from_real_parts,
+    real_parts,
+)
 from cdopt_jax._minimize.sampled_gradients import nearest, sampled_gradients
 
 HALVINGS = 30
@@ -91,15 +98,18 @@ class Sampling(Method):
         rows = sampled_gradients(problem, state.x, now, state.radius, self.samples)
         g = nearest(rows)
         distance = jnp.linalg.norm(g)
-        ends, direction = 0, []
-        for a in state.x:
-            direction.append(g[ends : ends + a.size].reshape(a.shape))
+        ends, parts = 0, []
+        for a in real_parts(state.x):
+            parts.append(g[ends : ends + a.size].reshape(a.shape))
             ends += a.size
+        direction = from_real_parts(parts, state.x)
 
         def attempt(t):
             trial = optax.tree.add_scale(state.x, -t, direction)
-            x = problem.dissolve(trial)
-            inside = problem.feasibility(trial) < EDGE
+            measured = problem.measure(trial)
+            # Not A once: after a long step f may be lower off the manifold than on it.
+            x, _ = problem.restore(measured)
+            inside = jnp.max(jnp.stack([m.distance for m in measured])) < EDGE
             return x, jnp.where(inside, problem.value(x), jnp.inf)
 
         def too_long(c):

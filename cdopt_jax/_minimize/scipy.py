@@ -15,7 +15,12 @@ from cdopt_jax._errors import public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._minimize.checks import number
 from cdopt_jax._minimize.dissolved_lbfgs import STRAYED
-from cdopt_jax._minimize.problem import Problem, structure_of
+from cdopt_jax._minimize.problem import (
+    Problem,
+    from_real_parts,
+    real_parts,
+    structure_of,
+)
 from cdopt_jax._trees import project
 
 
@@ -30,7 +35,7 @@ class ScipyObjective(NamedTuple):
         start: The vector to start from, on the manifold.
         restore: From a vector to parameters on the manifold. It warns where the vector
             is so far from the manifold that h says nothing about f.
-        beta: The weight of the penalty.
+        beta: By path, the weight of the penalty of each constrained leaf.
     """
 
     value: Callable[[np.ndarray], float]
@@ -39,7 +44,7 @@ class ScipyObjective(NamedTuple):
     hessp: Callable[[np.ndarray, np.ndarray], np.ndarray]
     start: np.ndarray
     restore: Callable[[np.ndarray], Any]
-    beta: float
+    beta: dict[str, float]
 
 
 @public("scipy_objective")
@@ -55,14 +60,15 @@ def scipy_objective(
 
     It is that of `objective` where ‖xᵀBx − I‖ is below one half. Farther out, where h
     may fall without bound, there is a wall around it, since a line search goes there.
+    A vector holds the real and the imaginary parts of complex parameters.
 
     Args:
         f: From the parameters, and ``args``, to a real scalar.
         x0: Where to start; projected to the manifold.
         mask: Which leaves are constrained; see `where`.
         args: Further arguments of ``f``.
-        beta: The weight of the penalty; ``"auto"`` takes it from the gradient at the
-            start, as `minimize` does.
+        beta: The weight of the penalty. With ``"auto"`` each leaf has its own, a small
+            multiple of the gradient at the start, as in `minimize`.
 
     Returns:
         The functions and the start.
@@ -85,15 +91,19 @@ def scipy_objective(
         metrics=metrics,
         factors=[None] * len(metrics),
     )
-    if isinstance(beta, str) and beta == "auto":
-        gradient = jax.grad(problem.smooth)(problem.read(start))
-        weight = float(problem.automatic_beta(gradient))
-    else:
-        weight = float(number("beta", beta))
-    flat, unravel = ravel_pytree(start)
+    automatic = isinstance(beta, str) and beta == "auto"
+    given = 0.0 if automatic else float(number("beta", beta))
+    gradient = jax.grad(problem.smooth)(problem.read(start))
+    betas = problem.automatic_beta(gradient)
+    betas = betas if automatic else jnp.full_like(betas, given)
+    leaves, treedef = jax.tree.flatten(start)
+    flat, unravel_parts = ravel_pytree(real_parts(leaves))
+
+    def unravel(v):
+        return treedef.unflatten(from_real_parts(unravel_parts(v), leaves))
 
     def h(v):
-        return problem.dissolved(problem.read(unravel(v)), jnp.asarray(weight, v.dtype))
+        return problem.dissolved(problem.read(unravel(v)), betas.astype(v.dtype))
 
     value, pair = jax.jit(h), jax.jit(jax.value_and_grad(h))
     product = jax.jit(lambda v, d: jax.jvp(jax.grad(h), (v,), (d,))[1])
@@ -111,7 +121,7 @@ def scipy_objective(
         if not off < STRAYED:
             warnings.warn(
                 f"scipy_objective: the vector has ‖xᵀBx − I‖ = {off:.1e}, where h need "
-                f"not have a minimum of f; give a beta above {weight:.1e}.",
+                f"not have a minimum of f; give a beta above {np.min(betas):.1e}.",
                 stacklevel=2,
             )
         return project(params, mask)
@@ -123,5 +133,5 @@ def scipy_objective(
         hessp=lambda v, d: np.asarray(product(enter(v), enter(d)), np.float64),
         start=np.asarray(flat, np.float64),
         restore=restore,
-        beta=weight,
+        beta={k: float(v) for k, v in problem.beta_by_path(betas).items()},
     )

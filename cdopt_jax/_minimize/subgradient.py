@@ -8,13 +8,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import EDGE, Look, Point, Problem
+from cdopt_jax._minimize.problem import (
+    EDGE,
+    Look,
+    Point,
+    Problem,
+    value_and_gradient,
+)
 from cdopt_jax._minimize.sampled_gradients import sampled_distance
 
 RADIUS = 1e-6
@@ -178,7 +183,7 @@ class Subgradient(Method):
         inside = problem.feasibility(trial) < EDGE
         x = choose(inside, problem.dissolve(trial), state.x)
         scale = jnp.where(inside, scale, scale / 2)
-        value, gradient = jax.value_and_grad(problem.value)(x)
+        value, gradient = value_and_gradient(problem.value)(x)
         better = value < state.least
         progress = value < state.mark - 0.01 * length * size
         if self.rule == "polyak":
@@ -212,7 +217,7 @@ class Subgradient(Method):
         vain = (gained <= 1e-7 * jnp.abs(state.least)) & ~first
         value, gradient = lax.cond(
             short,
-            lambda: jax.value_and_grad(problem.value)(state.best),
+            lambda: value_and_gradient(problem.value)(state.best),
             lambda: (state.value, state.gradient),
         )
         anew = state._replace(

@@ -84,7 +84,8 @@ def add_penalty(
         weight = schedule_value(beta, state.num_penalties)
 
         def penalised(group, u):
-            return u + weight * stiefel.penalty_grad(group.x, **group.form.arguments)
+            slope = stiefel.penalty_grad(group.x, **group.form.arguments)
+            return u + weight / group.scale**2 * slope
 
         new = view.map(penalised, given)
         new = [y.astype(u.dtype) for y, u in zip(new, given, strict=True)]

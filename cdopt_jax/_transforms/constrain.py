@@ -45,6 +45,10 @@ def constrain(
     points are fixed points of every optimiser, elementwise ones included. The other
     leaves are the optimiser's own.
 
+    Complex parameters need ``jnp.conj(jax.grad(f)(params))`` for their gradients, the
+    direction of steepest ascent, which Optax's optimisers subtract; ``jax.grad``
+    returns its conjugate, with which no run converges.
+
     Args:
         optimizer: The optimiser, such as ``optax.adam(1e-2)``.
         mask: Which leaves are constrained; see `where`.

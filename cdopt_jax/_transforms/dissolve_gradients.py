@@ -10,9 +10,9 @@ from cdopt_jax._checks import check_beta, check_params, schedule_value
 from cdopt_jax._errors import naming, public
 from cdopt_jax._leaves.hidden_layouts import first_view
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._leaves.view import View
+from cdopt_jax._leaves.view import View, automatic_weight
 from cdopt_jax._math import automatic_beta
-from cdopt_jax._math.products import dissolved_gradient, per_matrix
+from cdopt_jax._math.products import dissolved_gradient, per_matrix, real_dtype
 from cdopt_jax._transforms.state import (
     check_state_size,
     check_state_type,
@@ -107,7 +107,7 @@ def dissolve_gradients(
         given = view.select(updates, "updates")
         weights = state.beta
         if auto:
-            asked = view.largest(lambda g, u: automatic_beta.weight(u, g.form), given)
+            asked = view.largest(automatic_weight, given)
             weights = automatic_beta.follow(weights, asked)
         else:
             value = schedule_value(beta, state.num_gradients)
@@ -117,7 +117,8 @@ def dissolve_gradients(
             return per_matrix(automatic_beta.damping(e)) if auto else 1
 
         def gradient(group, g):
-            betas = weights[jnp.asarray(group.members)].astype(group.x.dtype)
+            betas = weights[jnp.asarray(group.members)] / group.scale**2
+            betas = betas.astype(real_dtype(group.x.dtype))
             betas = betas.reshape(-1, *[1] * (group.x.ndim - 1))
             return dissolved_gradient(group.x, g, group.form, betas, damping)
 

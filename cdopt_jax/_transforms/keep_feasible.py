@@ -154,14 +154,15 @@ def keep_feasible(
         eta = schedule_value(learning_rate, state.num_updates)
         ends = regularizer.prox(view.merge(points, ends), eta)
         shrunk = view.select(ends, "the result of the proximal map")
-        moves, bound = _pull(view, points, shrunk, bounds, given, radius)
-        rows = zip(treedef.flatten_up_to(ends), every, leaves, strict=True)
-        others = [
+        reached, bound = _pull(view, points, shrunk, bounds, given, radius)
+        ends = treedef.flatten_up_to(view.merge(reached, ends))
+        # From the leaves themselves, so that zeros are exact.
+        moves = [
             (y - x.astype(y.dtype)).astype(jnp.promote_types(u.dtype, x.dtype))
-            for y, u, x in rows
+            for y, u, x in zip(ends, every, leaves, strict=True)
         ]
-        moves = view.merge(moves, treedef.unflatten(others))
-        return moves, _reported(state, guard._replace(bound=bound))
+        guard = guard._replace(bound=bound)
+        return treedef.unflatten(moves), _reported(state, guard)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -190,10 +191,10 @@ def _land(view, updates, radius):
 
 @compiled
 def _pull(view, points, shrunk, bounds, updates, radius):
-    """The moves to the proximal points, or towards them, and bounds there."""
-    moves, found = [], []
+    """The proximal points, or points on the way to them, and bounds there."""
+    ends, found = [], []
     for group, bound in zip(view.groups, bounds, strict=True):
-        move, bound = pulled(
+        end, bound = pulled(
             group.x,
             group.stack(points),
             group.stack(shrunk),
@@ -202,9 +203,9 @@ def _pull(view, points, shrunk, bounds, updates, radius):
             radius,
             _stored(group, updates),
         )
-        moves.append(move)
+        ends.append(end)
         found.append(group.largest(bound))
-    return view.as_moves(view.leaves(moves), updates), view.vector(found)
+    return view.leaves(ends), view.vector(found)
 
 
 def _guarded(view, updates, radius, stored):
@@ -218,7 +219,7 @@ def _stored(group, updates):
     """The dtypes in which a group is stored; the coarsest, where updates differ."""
     dtypes = [jnp.promote_types(updates[i].dtype, group.dtype) for i in group.members]
     coarsest = min(dtypes, key=lambda d: jnp.finfo(d).bits)
-    return Stored(leaf=group.dtype, update=coarsest)
+    return Stored(leaf=group.dtype, update=coarsest, scale=group.scale)
 
 
 def _per_leaf(view, guards):

@@ -52,6 +52,9 @@ def master_copies(
     as rounding leaves it, and its copy to single precision: store or evaluate the
     copies where that counts.
 
+    Complex leaves have no half precision, and so no copies: they are the optimiser's as
+    they are, whatever the dtype of the copies.
+
     Put it outermost, as in ``master_copies(constrain(optax.adam(1e-3), mask))``, and
     other wrappers inside, where all is in one dtype. The updates of copied leaves come
     out in the dtype of the copies, whatever that of the gradients: an update in half
@@ -59,7 +62,7 @@ def master_copies(
 
     Args:
         optimizer: The optimiser; `constrain` and all of Optax's.
-        dtype: That of the copies. Floating-point leaves with fewer bits have one.
+        dtype: That of the copies. Real floating-point leaves with fewer bits have one.
 
     Returns:
         A transformation whose ``update`` needs ``params``, with a `MasterState`. Extra

@@ -13,10 +13,10 @@ def project_gradients(mask: Mask = None) -> optax.GradientTransformationExtraArg
     """Take the part that is normal to the manifold out of the gradients.
 
     Put first in a chain that ends with `keep_feasible`. A gradient g at x becomes
-    g − BxΦ(xᵀg). Where f is stationary on the manifold, g is normal to it, and the
-    optimiser is shown zero: so stationary points are fixed points of every optimiser,
-    elementwise ones included. Entries that are no larger than rounding become zero.
-    That takes two products of n×p×p.
+    g − BxΦ(xᵀg), or g − BxΦ(xᵀg)/c² for a leaf with a scale c. Where f is stationary
+    on the manifold, g is normal to it, and the optimiser is shown zero: so stationary
+    points are fixed points of every optimiser, elementwise ones included. Entries that
+    are no larger than rounding become zero. That takes two products of n×p×p.
 
     Args:
         mask: Which leaves are constrained; see `where`.

@@ -11,11 +11,14 @@ from benchmarks.solvers import report, suite
 
 
 def course(*pairs):
-    return [[step, seconds, value] for step, (seconds, value) in enumerate(pairs)]
+    return [
+        [step, seconds, value, seconds + 0.01]
+        for step, (seconds, value) in enumerate(pairs)
+    ]
 
 
 def content(problem, method, seed, rows, **more):
-    last = rows[-1][-1]
+    last = rows[-1][2]
     return {
         "problem": problem,
         "method": method,
@@ -84,12 +87,15 @@ def test_the_time_is_that_after_which_the_gap_stays_small(folder):
     # It was there earlier, and left again.
     assert found["first", "rival"]["time"] == 0.7
     assert found["second", "cdx:proximal"]["time"] == math.inf
+    assert found["first", "cdx:proximal"]["second"] == pytest.approx(0.21)
+    assert found["first", "cdx:proximal"]["first"] == pytest.approx(1.21)
 
 
 def test_the_report_counts_where_ours_is_nearest_and_quickest(folder):
     report.write(folder)
     text = (folder / "solvers.md").read_text()
     assert "in 1 of 2; ours is the quickest to a gap of 1e-4 in 1 of 2" in text
+    assert "ahead of every rival in 0." in text
     for name in ("profile.png", "convergence.png"):
         assert image.imread(folder / name).std() > 0.01
     # The file that is kept is enough to make it again.

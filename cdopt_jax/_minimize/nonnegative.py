@@ -1,0 +1,187 @@
+"""Nonnegative matrices with orthonormal columns.
+
+Nonnegative columns are orthonormal if they have unit length and no row has two nonzero
+entries. With several columns A leaves the orthant, but with one column it does not. So
+each column is constrained to unit length by itself, and the overlap of the columns,
+Σᵢ Σ_{j<k} xᵢⱼxᵢₖ, is a penalty: Jiang, Meng, Wen and Chen, "An exact penalty approach
+for optimization with nonnegative orthogonality constraints", arXiv 1907.12424.
+
+1. The weight of the penalty rises from phase to phase until there is no overlap.
+2. Each row keeps its largest entry. In a phase without the penalty the other entries
+   stay zero, but a row of zeros is free in all columns. If this phase ends without
+   overlap, its certificate is that of the constrained problem: the point is stationary
+   along every direction in which the constraints allow a step.
+3. Otherwise the second part is repeated. In the end rows of zeros, too, are bound to
+   one column. Then the point is feasible, and the result says that it is not certified.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from cdopt_jax._errors import error
+from cdopt_jax._leaves.masks import Mask, select
+from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
+from cdopt_jax._leaves.reading import Reading
+from cdopt_jax._minimize.phase import BOUND, FREE, LOOSE, SETTLED, Phase
+from cdopt_jax._minimize.problem import Structure
+from cdopt_jax.prox import Regularizer, nonnegative_leaves
+
+WEIGHTS = tuple(2.0**k for k in range(-8, 7))
+"""The weights of the penalty, relative to the size of the gradient at the start. Of 48
+runs on clusters, random quadratics, linear functions and factorisations, those from
+2⁻⁸ ended at a mean gap of 3 % to the least value seen, and those from 2⁻⁴ of 8 %."""
+
+SHORT, ROUNDS = 300, 5
+"""The most steps for one weight, and how often rows are assigned to columns."""
+
+NOISE = 1e-2
+"""The relative size of the perturbation of each start of a phase with the penalty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The leaves whose columns are nonnegative and orthonormal.
+
+    Attributes:
+        readings: How each leaf is read, None where it is not one of these leaves.
+    """
+
+    readings: tuple[Reading | None, ...]
+
+    def apart(self, structure: Structure) -> Structure:
+        """The structure in which each of these columns is a matrix of its own."""
+
+        def single(given, r):
+            if r is None:
+                return given
+            if r.wide:
+                return dataclasses.replace(r, batch=r.batch + r.rows, rows=())
+            batch = r.batch + r.columns
+            return dataclasses.replace(r, batch=batch, columns=(), blocks=1)
+
+        pairs = zip(structure.readings, self.readings, strict=True)
+        return dataclasses.replace(
+            structure, readings=tuple(single(*pair) for pair in pairs)
+        )
+
+    @partial(jax.jit, static_argnums=0)
+    def overlap(self, params: Any) -> Array:
+        """The sum of the products of two entries in one row, over all rows."""
+        sums = [
+            jnp.sum(jnp.sum(x, -1) ** 2 - jnp.sum(x * x, -1)) / 2
+            for x in self._matrices(params)
+        ]
+        return jnp.sum(jnp.stack(sums))
+
+    @partial(jax.jit, static_argnums=0)
+    def overlapping(self, params: Any) -> Array:
+        """Whether a row has two nonzero entries."""
+        found = [jnp.any(jnp.sum(x != 0, axis=-1) > 1) for x in self._matrices(params)]
+        return jnp.any(jnp.stack(found))
+
+    @partial(jax.jit, static_argnums=0)
+    def assigned(self, params: Any, kind: Array) -> tuple[Any, list[Array]]:
+        """The absolute values as the start of a phase, and which may be nonzero in it.
+
+        Args:
+            params: The parameters.
+            kind: `FREE` for all entries, `SETTLED` for the largest entry of each row
+                and for rows of zeros, `BOUND` for one entry of each row.
+        """
+        pairs = [_assigned(x, kind) for x in self._matrices(params)]
+        start = self._written([kept for kept, _ in pairs], params)
+        return start, [allowed for _, allowed in pairs]
+
+    def restricted(self, regularizer: Regularizer, allowed: list[Array]) -> Regularizer:
+        """The regularizer for matrices that are zero where they are not allowed."""
+
+        def prox(params, step):
+            new = regularizer.prox(params, step)
+            pairs = zip(self._matrices(new), allowed, strict=True)
+            return self._written([jnp.where(a, x, 0) for x, a in pairs], new)
+
+        return Regularizer(value=regularizer.value, prox=prox)
+
+    def _matrices(self, params):
+        pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
+        return [r.read(leaf) for leaf, r in pairs if r is not None]
+
+    def _written(self, matrices, params):
+        leaves, treedef = jax.tree.flatten(params)
+        new = iter(matrices)
+        pairs = zip(leaves, self.readings, strict=True)
+        return treedef.unflatten(
+            leaf if r is None else r.write(next(new), leaf.dtype) for leaf, r in pairs
+        )
+
+
+def nonnegative_columns(
+    params: Any, mask: Mask, regularizer: Regularizer | None
+) -> Columns | None:
+    """The leaves with nonnegative orthonormal columns, None if there are none."""
+    if regularizer is None:
+        return None
+    readings, found = select(params, mask), []
+    kept = nonnegative_leaves(regularizer, params)
+    rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, kept, strict=True)
+    for path, leaf, r, nonnegative in rows:
+        found.append(r if nonnegative else None)
+        if nonnegative and r is not None and r.B is not None:
+            raise error(
+                "prox.nonnegative_l1 is for orthonormal columns without a metric; "
+                f"{describe_leaf(path, leaf)} and a B. Give this leaf the weight 0."
+            )
+    return Columns(tuple(found)) if any(found) else None
+
+
+def nonnegative_phases(most: int, *, warm: bool) -> list[Phase]:
+    """The phases of a run of so many steps; from the end of another, no penalty."""
+    short = 0 if warm else min(SHORT, (most - 1) // 2 // len(WEIGHTS))
+    # A first step shows how large the gradient is.
+    ahead = [0.0, *WEIGHTS] if short else []
+    found = [
+        Phase(tol=LOOSE, budget=1 + i * short, overlap=weight, kind=FREE)
+        for i, weight in enumerate(ahead)
+    ]
+    last = Phase(budget=most, kind=SETTLED)
+    return [*found, *[last] * ROUNDS, last._replace(kind=BOUND)]
+
+
+def _unit_length(x):
+    size = jnp.linalg.norm(x, axis=-2, keepdims=True)
+    return x / jnp.where(size > 0, size, 1)
+
+
+def _assigned(x, kind):
+    x, p = jnp.abs(x), x.shape[-1]
+    largest = jnp.arange(p) == jnp.argmax(x, axis=-1, keepdims=True)
+    own = jnp.vectorize(_own, signature="(n,p),(n,p)->(n)")(x, largest)
+    # −1 in a row that no column has for its own.
+    bound = jnp.where(own[..., None] < 0, largest, jnp.arange(p) == own[..., None])
+    zero = jnp.max(x, axis=-1, keepdims=True) == 0
+    allowed = (kind == FREE) | bound | ((kind == SETTLED) & zero & (own < 0)[..., None])
+    # Equal columns are a saddle of the penalty.
+    waves = jnp.cos(12.9898 * jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
+    x = jnp.where(kind == FREE, (1 + NOISE * waves) * x, x)
+    kept = jnp.where(allowed, x, 0)
+    lost = jnp.max(kept, axis=-2, keepdims=True) == 0
+    kept = jnp.where(lost & (jnp.arange(p) == own[..., None]), 1, kept)
+    return _unit_length(kept), allowed
+
+
+def _own(x, largest):
+    """For each row the column that has it for its own, so that no column is zero."""
+
+    def one(own, j):
+        # A row of which the entry is the largest, if there is one, or any other.
+        score = jnp.where(own < 0, x[:, j] + (largest[:, j] & (x[:, j] > 0)), -1)
+        return own.at[jnp.argmax(score)].set(j), None
+
+    none = jnp.full(x.shape[0], -1, jnp.int32)
+    own, _ = lax.scan(one, none, jnp.arange(x.shape[1], dtype=jnp.int32))
+    return own
