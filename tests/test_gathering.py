@@ -139,7 +139,14 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Compositions of those that are always run.
+        pytest.param(name, marks=pytest.mark.slow) if " of " in name else name
+        for name in TRANSFORMED
+    ],
+)
 def test_a_step_that_is_transformed_is_that_of_one_device(name):
     params, state = started((64, 16), P(None, "b"))
     alone = jax.device_put((params, state), jax.devices()[0])
@@ -155,7 +162,7 @@ def test_a_step_that_is_transformed_is_that_of_one_device(name):
 
 
 @pytest.mark.parametrize("first", ["run", "export"])
-@pytest.mark.parametrize("spec", [P(), P("b", None), P(None, "b")], ids=str)
+@pytest.mark.parametrize("spec", [P(), P(None, "b")], ids=str)
 def test_a_step_whose_layout_is_told_can_be_exported(spec, first):
     tx = cdx.constrain(optax.sgd(1e-2), cdx.Stiefel(sharding=spec))
     params, state = started((64, 16), spec, tx)
