@@ -145,10 +145,6 @@ def reading_rows() -> dict[str, Row]:
             lambda params=params: cdx.describe(params),
             ["describe: params must be a tree of arrays", "nnx.state"],
         )
-    rows["report-without-mask"] = (
-        lambda: cdx.report(TRANSFORMATIONS["constrain"](MASK).init(PARAMS), PARAMS),
-        ["report: the state reports on 1 of 2 leaves", "report(state, params, mask)"],
-    )
     return rows
 
 
@@ -242,17 +238,9 @@ ROWS: dict[str, Row] = {
         lambda: cdx.report(optax.adam(0.1).init(W), W),
         ["report:", "constrain", "update"],
     ),
-    "report-with-another-mask": (
-        lambda: cdx.report(
-            cdx.constrain(optax.sgd(0.1), MASK).init(PARAMS), {"a": W, "b": W}
-        ),
-        ["report:", "reports on 1 of 2", "mask"],
-    ),
-    "report-with-a-mask-of-more": (
-        lambda: cdx.report(
-            cdx.constrain(optax.sgd(0.1), MASK).init(PARAMS), {"a": W, "b": W}, mask=S()
-        ),
-        ["report:", "reports on 1", "selects 2", "mask"],
+    "report-of-a-mapped-state": (
+        lambda: cdx.report(jax.vmap(cdx.keep_feasible().init)(jnp.ones((3, 4, 2)))),
+        ["report: bound must", "shape (3, 1)", "jax.vmap(report)(state)"],
     ),
     "Stiefel-rows-float": (lambda: S(rows=1.5), ["Stiefel: rows", "axis", "1.5"]),
     "Stiefel-columns-None": (lambda: S(columns=None), ["Stiefel: columns", "axis"]),

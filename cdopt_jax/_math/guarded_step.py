@@ -233,10 +233,11 @@ def _long_steps(proposals, close, radius, stored):
     for q, (_, left, condition) in zip(proposals, roots, strict=True):
         rounding = condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
         # The sizes of x and z are those for which that holds.
-        sane = (q.distance <= 15) & (q.mean <= 100)
+        sane = (q.distance <= 15) & (q.mean <= 100) & (q.mean > 0)
         bounds.append(left + rounding)
         sure.append((left <= close) & (left + rounding <= _SURE) & sane)
-        regular.append((left <= _NEAR) & (condition * q.rounding <= _LIKELY))
+        near = (left <= _NEAR) & (q.mean > 0)
+        regular.append(near & (condition * q.rounding <= _LIKELY))
 
     def direct():
         results = []

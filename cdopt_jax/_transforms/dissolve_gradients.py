@@ -14,8 +14,10 @@ from cdopt_jax._leaves.view import View, automatic_weight
 from cdopt_jax._math import automatic_beta
 from cdopt_jax._math.products import dissolved_gradient, per_matrix, real_dtype
 from cdopt_jax._transforms.state import (
+    Paths,
     check_state_size,
     check_state_type,
+    constrained_paths,
     incremented,
     zero,
 )
@@ -28,10 +30,12 @@ class DissolveState(NamedTuple):
         num_gradients: How many gradients were dissolved.
         beta: The weight β of each constrained leaf at the last of them, in
             the order of ``jax.tree.leaves``.
+        dissolved: The paths of the constrained leaves; see `report`.
     """
 
     num_gradients: Array
     beta: Array
+    dissolved: Paths
 
 
 def dissolve_gradients(
@@ -94,8 +98,12 @@ def dissolve_gradients(
 
     @public("dissolve_gradients")
     def init(params):
-        leaves = len(first_view(params, mask).points)
-        return DissolveState(num_gradients=zero(), beta=jnp.zeros(leaves))
+        view = first_view(params, mask)
+        return DissolveState(
+            num_gradients=zero(),
+            beta=jnp.zeros(len(view.points)),
+            dissolved=constrained_paths(view),
+        )
 
     @public("dissolve_gradients")
     def update(updates, state, params=None, **extra_args):
@@ -125,7 +133,9 @@ def dissolve_gradients(
         new = view.map(gradient, given)
         new = [y.astype(g.dtype) for y, g in zip(new, given, strict=True)]
         state = DissolveState(
-            num_gradients=incremented(state.num_gradients), beta=weights
+            num_gradients=incremented(state.num_gradients),
+            beta=weights,
+            dissolved=state.dissolved,
         )
         return view.merge(new, updates), state
 

@@ -24,8 +24,10 @@ from cdopt_jax._math.proximal_pull import pulled
 from cdopt_jax._math.rounding import Stored
 from cdopt_jax._transforms.proximal_map import check_proximal_map
 from cdopt_jax._transforms.state import (
+    Paths,
     check_state_size,
     check_state_type,
+    constrained_paths,
     incremented,
     zero,
 )
@@ -47,6 +49,7 @@ class GuardState(NamedTuple):
         num_outside: How often so far a leaf was not within the bound in which the step
             before had left it. Something behind this transformation then changes what
             it returns, or the parameters are changed elsewhere.
+        guarded: The paths of the constrained leaves; see `report`.
     """
 
     num_updates: Array
@@ -55,6 +58,7 @@ class GuardState(NamedTuple):
     num_shortened: Array
     num_long: Array
     num_outside: Array
+    guarded: Paths
 
 
 def keep_feasible(
@@ -120,7 +124,8 @@ def keep_feasible(
 
     @public("keep_feasible")
     def init(params):
-        leaves = len(first_view(params, mask).points)
+        view = first_view(params, mask)
+        leaves = len(view.points)
         if regularizer is not None:
             check_proximal_map(regularizer, params)
         return GuardState(
@@ -130,6 +135,7 @@ def keep_feasible(
             num_shortened=jnp.zeros(leaves, jnp.int32),
             num_long=jnp.zeros(leaves, jnp.int32),
             num_outside=jnp.zeros(leaves, jnp.int32),
+            guarded=constrained_paths(view),
         )
 
     @public("keep_feasible")
@@ -250,4 +256,5 @@ def _reported(state, guard):
         num_shortened=state.num_shortened + shortened,
         num_long=state.num_long + guard.long.astype(state.num_long.dtype),
         num_outside=state.num_outside + outside,
+        guarded=state.guarded,
     )

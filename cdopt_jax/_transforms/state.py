@@ -21,6 +21,25 @@ def incremented(count: Array) -> Array:
     return jnp.asarray(optax.safe_increment(count))
 
 
+Paths = tuple[dict[str, tuple[()]], ...]
+"""The paths of leaves, each the key of an empty container.
+
+A state may hold arrays and containers, and no text. The keys of a dictionary belong to
+the structure of a state: `jit`, `scan`, checkpoints and Optax's wrappers keep them."""
+
+
+def constrained_paths(view: View) -> Paths:
+    """The paths of the constrained leaves, for a state."""
+    # Optax asks for the structure of a state with a placeholder for the parameters,
+    # and looks for the placeholder in it.
+    return tuple({path: ()} for path in view.paths) or view.params
+
+
+def names(paths: Paths) -> list[str]:
+    """The paths as text."""
+    return [path for entry in paths for path in entry]
+
+
 def check_state_type(state: Any, kind: type) -> None:
     """Raise unless a state is of the type that ``init`` made."""
     if not isinstance(state, kind):
