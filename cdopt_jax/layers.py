@@ -10,7 +10,7 @@ orthonormal is a matter of shape alone: it is those along the shorter side.
 
 from ._checks import check_count, check_flag
 from ._errors import public
-from ._leaves.muon import muon_dimension_numbers
+from ._leaves.muon import muon_dimension_numbers as muon_dimension_numbers
 from ._leaves.reading import Stiefel
 from ._math.products import Metric
 

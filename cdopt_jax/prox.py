@@ -49,6 +49,14 @@ class Regularizer(NamedTuple):
     value: Callable[[optax.Params], Array]
     prox: Callable[[optax.Params, ArrayLike], Any]
 
+    def keeps_nonnegative(self, tree: optax.Params) -> list[bool]:
+        """Whether r is infinite where a leaf has a negative entry, leaf by leaf."""
+        kind = self.value.func if isinstance(self.value, Partial) else None
+        if not isinstance(self.value, Partial) or kind != _NONNEGATIVE_L1.value:
+            return [False] * len(jax.tree.leaves(tree))
+        (weights,) = self.value.args
+        return [item is not None for item in _NONNEGATIVE_L1.weighted(weights, tree)]
+
 
 def l1(weight: Any) -> Regularizer:
     """weight·Σ|x|, which makes entries exactly zero.
@@ -103,16 +111,6 @@ def nonnegative_l1(weight: Any) -> Regularizer:
 def none() -> Regularizer:
     """No regularizer: its value is zero and its proximal map the identity."""
     return Regularizer(_zero, _identity)
-
-
-def nonnegative_leaves(regularizer: Regularizer, tree: optax.Params) -> list[bool]:
-    """Which leaves a regularizer is infinite for, unless they are nonnegative."""
-    value = regularizer.value
-    kind = value.func if isinstance(value, Partial) else None
-    if not isinstance(value, Partial) or kind != _NONNEGATIVE_L1.value:
-        return [False] * len(jax.tree.leaves(tree))
-    (weights,) = value.args
-    return [item is not None for item in _NONNEGATIVE_L1.weighted(weights, tree)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

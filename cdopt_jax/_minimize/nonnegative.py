@@ -29,7 +29,7 @@ from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
 from cdopt_jax._leaves.reading import Reading
 from cdopt_jax._minimize.phase import BOUND, FREE, LOOSE, SETTLED, Phase
 from cdopt_jax._minimize.problem import Structure
-from cdopt_jax.prox import Regularizer, nonnegative_leaves
+from cdopt_jax.prox import Regularizer
 
 WEIGHTS = tuple(2.0**k for k in range(-8, 7))
 """The weights of the penalty, relative to the size of the gradient at the start. Of 48
@@ -127,7 +127,7 @@ def nonnegative_columns(
     if regularizer is None:
         return None
     readings, found = select(params, mask), []
-    kept = nonnegative_leaves(regularizer, params)
+    kept = regularizer.keeps_nonnegative(params)
     rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, kept, strict=True)
     for path, leaf, r, nonnegative in rows:
         found.append(r if nonnegative else None)
