@@ -1,7 +1,7 @@
 """The copying problem: ten symbols are to be said again after a long delay."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -117,19 +117,27 @@ def loss(
     batch: tuple[jax.Array, jax.Array],
     *,
     cell: Cell,
-    empty: Callable[[int], jax.Array],
+    parts: int = 1,
     recurrence: Callable[[Any], Any] = lambda params: params,
 ) -> jax.Array:
-    """The mean cross-entropy over all steps."""
+    """The mean cross-entropy over all steps.
+
+    Args:
+        params: The parameters.
+        batch: Inputs and targets.
+        cell: What is done at each step.
+        parts: How many vectors make up the state; the first is what is read.
+        recurrence: From the parameters to those of the cell.
+    """
     inputs, targets = batch
-    whole = recurrence(params)
-    hidden = len(params["bias"])
+    whole, hidden = recurrence(params), len(params["bias"])
+    empty = jnp.zeros((inputs.shape[1], parts * hidden), whole["recurrent"].dtype)
 
     def step(h, x):
         h = cell(whole, h, x)
         return h, h
 
-    _, states = jax.lax.scan(step, empty(inputs.shape[1]), inputs)
+    _, states = jax.lax.scan(step, empty, inputs)
     if jnp.iscomplexobj(states):
         features = jnp.concatenate([states.real, states.imag], axis=-1)
     else:
@@ -149,20 +157,18 @@ def _adam(fall, rate, *, share=1.0, mask=None):
     def kinds(params):
         return {name: "slow" if name == "recurrent" else "fast" for name in params}
 
-    each = {"slow": optax.adam(fall(share * rate)), "fast": optax.adam(fall(rate))}
+    each: dict[Hashable, Any] = {
+        "slow": optax.adam(fall(share * rate)),
+        "fast": optax.adam(fall(rate)),
+    }
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.partition(each, kinds))
     return tx if mask is None else cdx.constrain(tx, mask)
 
 
 def contenders(hidden: int) -> dict[str, Contender]:
     """The recurrent networks."""
-
-    def empty(count, width=hidden, dtype=jnp.float32):
-        return jnp.zeros((count, width), dtype)
-
-    turning = partial(loss, cell=_orthogonal_cell, empty=empty)
+    turning = partial(loss, cell=_orthogonal_cell)
     kept = partial(_adam, share=0.1, mask=MASK)
-    complex_empty = partial(empty, dtype=jnp.complex64)
     return {
         "orthogonal": Contender(
             label="orthogonal, constrain(adam)",
@@ -174,7 +180,7 @@ def contenders(hidden: int) -> dict[str, Contender]:
         "unitary": Contender(
             label="unitary, constrain(adam)",
             start=partial(unitary_start, hidden=hidden),
-            loss=partial(loss, cell=_orthogonal_cell, empty=complex_empty),
+            loss=turning,
             optimiser=kept,
             mask=MASK,
         ),
@@ -188,16 +194,14 @@ def contenders(hidden: int) -> dict[str, Contender]:
         "gru": Contender(
             label="GRU",
             start=partial(gated_start, hidden=hidden, gates=3),
-            loss=partial(loss, cell=_gru_cell, empty=empty),
+            loss=partial(loss, cell=_gru_cell),
             optimiser=_adam,
             mask=None,
         ),
         "lstm": Contender(
             label="LSTM",
             start=partial(gated_start, hidden=hidden, gates=4),
-            loss=partial(
-                loss, cell=_lstm_cell, empty=partial(empty, width=2 * hidden)
-            ),
+            loss=partial(loss, cell=_lstm_cell, parts=2),
             optimiser=_adam,
             mask=None,
         ),
@@ -209,7 +213,7 @@ def make(
     hidden: int = 128,
     delay: int = 200,
     batch_size: int = 32,
-    steps: int = 600,
+    steps: int = 1000,
     rates: tuple[float, ...] = RATES,
 ) -> Task:
     """The task; every batch is drawn anew."""

@@ -1,4 +1,4 @@
-"""The runs of a task: the rate of each contender from a grid, then all seeds with it."""
+"""The runs of a task: each rate from a grid, then all seeds with it."""
 
 import math
 import time

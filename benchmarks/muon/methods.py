@@ -3,7 +3,7 @@
 Leaves that no mask names take Adam at one rate, whatever the method.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -61,7 +61,10 @@ def _alone(optimiser: Callable[[optax.Schedule], Any]) -> Callable[..., Any]:
             names = ["matrix" if found else "free" for found in chosen]
             return jax.tree.unflatten(jax.tree.structure(params), names)
 
-        both = {"matrix": optimiser(fall(rate)), "free": optax.adam(fall(FREE_RATE))}
+        both: dict[Hashable, Any] = {
+            "matrix": optimiser(fall(rate)),
+            "free": optax.adam(fall(FREE_RATE)),
+        }
         return optax.partition(both, kinds)
 
     return make

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ RATES = (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
 
 def start(key: jax.Array, widths: Sequence[int]) -> dict[str, jax.Array]:
     """Kernels (inputs, outputs) with independent normal entries."""
-    pairs = list(zip(widths, widths[1:], strict=False))
+    pairs = list(pairwise(widths))
     keys = jax.random.split(key, len(pairs))
     return {
         f"layer_{i}": jax.random.normal(key, pair)
@@ -68,7 +69,9 @@ def make(
 
     def measure(contender: Contender, params, data):
         del contender
-        train, test = (examples.first(len(examples.labels) // 10 * 10) for examples in data)
+        train, test = (
+            examples.first(len(examples.labels) // 10 * 10) for examples in data
+        )
         return {"test": accuracy(params, test), "train": accuracy(params, train)}
 
     def order(seed):

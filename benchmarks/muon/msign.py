@@ -33,15 +33,19 @@ def minimax(low: float, high: float) -> tuple[tuple[float, float, float], float]
     Returns:
         The three coefficients and the size of the error.
     """
-    inner = np.array([0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high])
-    signs = np.array([1.0, -1.0, 1.0, -1.0])
+    x = np.linspace(low, high, 4)
+    a, b, c, error = _equal_errors(x)
     for _ in range(30):
-        x = np.array([low, *inner, high])
-        rows = np.stack([x, x**3, x**5, signs], axis=1)
-        a, b, c, error = np.linalg.solve(rows, np.ones(4))
         root = np.sqrt(9 * b * b - 20 * a * c)
-        inner = np.sqrt((np.array([-root, root]) - 3 * b) / (10 * c))
+        x[1:3] = np.sqrt((np.array([-root, root]) - 3 * b) / (10 * c))
+        a, b, c, error = _equal_errors(x)
     return (float(a), float(b), float(c)), float(error)
+
+
+def _equal_errors(x):
+    """The coefficients with errors of one size and alternating signs at four points."""
+    signs = np.array([1.0, -1.0, 1.0, -1.0])
+    return np.linalg.solve(np.stack([x, x**3, x**5, signs], axis=1), np.ones(4))
 
 
 @cache
@@ -58,12 +62,16 @@ def polynomials(lowest: float) -> list[tuple[float, float, float]]:
 def _factor(gram, steps):
     """W with XW as the polynomials leave X, from XᵀX, which commutes with all."""
     eye = jnp.eye(gram.shape[-1], dtype=gram.dtype)
-    w = None
-    for i, (a, b, c) in enumerate(steps):
-        p = a * eye + product(gram, b * eye + c * gram)
-        w = p if w is None else product(w, p)
-        if i + 1 < len(steps):
-            gram = product(p, product(gram, p))
+
+    def value(a, b, c):
+        return a * eye + product(gram, b * eye + c * gram)
+
+    first, *others = steps
+    w = p = value(*first)
+    for coefficients in others:
+        gram = product(p, product(gram, p))
+        p = value(*coefficients)
+        w = product(w, p)
     return w
 
 

@@ -110,7 +110,9 @@ def verdicts(task: Task, rows: Mapping[str, Row], ours: str) -> str:
     for name, row in rows.items():
         if name == ours:
             continue
-        signs = {k: -1 if "loss" in title else 1 for k, (title, _, _) in columns.items()}
+        signs = {
+            k: -1 if "loss" in title else 1 for k, (title, _, _) in columns.items()
+        }
         sides = [_sides(own.all(k), row.all(k), sign) for k, sign in signs.items()]
         body.append([row.label, *sides, f"{row.seconds / own.seconds:.2f}"])
     titles = [title.partition(",")[0] for title, _, _ in columns.values()]

@@ -34,7 +34,7 @@ def characters(most: int = 4_000_000) -> np.ndarray:
 def start(key: jax.Array, width: int, depth: int, context: int):
     """Random parameters; the matrices of the blocks are projected later."""
     keys = iter(jax.random.split(key, 9))
-    shapes = {name: (width, width) for name in ("query", "key", "value", "out")}
+    shapes = dict.fromkeys(("query", "key", "value", "out"), (width, width))
     shapes |= {"up": (width, 4 * width), "down": (4 * width, width)}
     blocks = {
         name: jax.random.normal(next(keys), (depth, *shape))
@@ -64,15 +64,19 @@ def _block(x, block, heads):
     return x + inner @ block["down"]
 
 
-def loss(params, batch: jax.Array, heads: int) -> jax.Array:
-    """The mean cross-entropy of each next character, in nats."""
-    known, following = batch[:, :-1], batch[:, 1:]
+def logits(params, known: jax.Array, heads: int) -> jax.Array:
+    """For each character what may come next, of shape (count, context, characters)."""
     x = params["embedding"][known] + params["position"]
     x, _ = jax.lax.scan(
         lambda x, block: (_block(x, block, heads), None), x, params["blocks"]
     )
-    logits = _normalised(x, params["last"]) @ params["head"]
-    terms = optax.softmax_cross_entropy_with_integer_labels(logits, following)
+    return _normalised(x, params["last"]) @ params["head"]
+
+
+def loss(params, batch: jax.Array, heads: int) -> jax.Array:
+    """The mean cross-entropy of each next character, in nats."""
+    found = logits(params, batch[:, :-1], heads)
+    terms = optax.softmax_cross_entropy_with_integer_labels(found, batch[:, 1:])
     return jnp.mean(terms)
 
 
