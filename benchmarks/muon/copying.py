@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.muon.task import Contender, Task
+from benchmarks.muon.task import Column, Contender, Task
 
 SYMBOLS, LENGTH = 8, 10
 BLANK, MARKER, CLASSES = SYMBOLS, SYMBOLS + 1, SYMBOLS + 2
@@ -244,5 +244,5 @@ def make(
         order=order,
         batch=batch,
         measure=measure,
-        columns={"fresh": ("loss on fresh sequences", 1, ".2e")},
+        columns={"fresh": Column("loss on fresh sequences", 1, ".2e", -1)},
     )

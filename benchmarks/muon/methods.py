@@ -20,6 +20,12 @@ STACKED = optax.contrib.MuonDimensionNumbers(-2, -1)
 FREE_RATE = 3e-3
 """The initial rate of Adam on leaves that no mask names."""
 
+SHARED = (
+    "All methods start at the same point of the manifold. AdamW decays weights by "
+    "0.01; every Muon has Optax's momentum, 0.95 with Nesterov's look ahead."
+)
+"""What a report should say of the methods."""
+
 Fall = Callable[[Any], optax.Schedule]
 """From an initial learning rate to its course."""
 

@@ -10,7 +10,8 @@ import numpy as np
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.muon.task import Contender, Task, every_method
+from benchmarks.muon.methods import SHARED
+from benchmarks.muon.task import Column, Contender, Task, every_method
 from benchmarks.shared.data import Split, batches
 
 RATES = (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
@@ -84,7 +85,7 @@ def make(
     sizes = "-".join(map(str, widths))
     return Task(
         about=f"A network {sizes} without biases on images, batches of {batch_size}, "
-        f"{epochs} epochs. All layers are constrained.",
+        f"{epochs} epochs. All layers are constrained. {SHARED}",
         contenders=every_method(partial(start, widths=widths), loss, mask),
         data=(split.train, split.test),
         steps=epochs * (len(split.train.labels) // batch_size),
@@ -93,7 +94,7 @@ def make(
         batch=batch,
         measure=measure,
         columns={
-            "test": ("test accuracy, %", 100, ".2f"),
-            "train": ("training accuracy, %", 100, ".2f"),
+            "test": Column("test accuracy, %", 100, ".2f", 1),
+            "train": Column("training accuracy, %", 100, ".2f", 1),
         },
     )

@@ -8,11 +8,14 @@ import numpy as np
 
 from benchmarks.muon.experiment import best_rate
 from benchmarks.muon.runs import Runs
-from benchmarks.muon.task import Task
+from benchmarks.muon.task import Column, Task
 from benchmarks.shared.figures import blank
 from benchmarks.shared.tables import number, table
 
 _LINES = ("-", "--", "-.", ":")
+_LOSS = Column("training loss", 1, ".4f", -1)
+ON_THE_MANIFOLD = 1e-3
+"""What ‖XᵀX − I‖ may be for a method to count as constrained."""
 
 
 class Row(NamedTuple):
@@ -76,11 +79,11 @@ def _spread(values, factor, form):
 
 def results_table(task: Task, rows: Mapping[str, Row]) -> str:
     """Quality and time in one table."""
-    columns = {"loss": ("training loss", 1, ".4f"), **task.columns}
-    titles = [title for title, _, _ in columns.values()]
+    columns = {"loss": _LOSS, **task.columns}
+    titles = [column.title for column in columns.values()]
     body = []
     for row in rows.values():
-        cells = [_spread(row.all(k), f, form) for k, (_, f, form) in columns.items()]
+        cells = [_spread(row.all(k), c.factor, c.form) for k, c in columns.items()]
         off = number(row.all("feasibility").max(), ".1e")
         rate = f"{row.rate:g}{' (edge)' if row.at_edge else ''}"
         step = f"{1000 * row.seconds:.1f}"
@@ -105,18 +108,38 @@ def verdicts(task: Task, rows: Mapping[str, Row], ours: str) -> str:
     if ours not in rows:
         return ""
     own = rows[ours]
-    columns = {"loss": ("training loss", 1, ".4f"), **task.columns}
+    columns = {"loss": _LOSS, **task.columns}
     body = []
     for name, row in rows.items():
-        if name == ours:
-            continue
-        signs = {
-            k: -1 if "loss" in title else 1 for k, (title, _, _) in columns.items()
-        }
-        sides = [_sides(own.all(k), row.all(k), sign) for k, sign in signs.items()]
-        body.append([row.label, *sides, f"{row.seconds / own.seconds:.2f}"])
-    titles = [title.partition(",")[0] for title, _, _ in columns.values()]
+        if name != ours:
+            sides = [_sides(own.all(k), row.all(k), c.sign) for k, c in columns.items()]
+            body.append([row.label, *sides, f"{row.seconds / own.seconds:.2f}"])
+    titles = [column.title.partition(",")[0] for column in columns.values()]
     return table([f"against {own.label}", *titles, "time of a step"], body)
+
+
+def winners(task: Task, rows: Mapping[str, Row]) -> str:
+    """Who is best in the mean over the seeds, of all and of those that are feasible."""
+    feasible = [
+        r for r in rows.values() if r.all("feasibility").max() < ON_THE_MANIFOLD
+    ]
+
+    def best(field, column, among):
+        def height(row):
+            # A run that diverged makes its method the last.
+            return np.nan_to_num(column.sign * row.all(field).mean(), nan=-np.inf)
+
+        return max(among, key=height).label
+
+    said = []
+    for field, column in {"loss": _LOSS, **task.columns}.items():
+        words = (
+            f"{column.title.partition(',')[0]}: {best(field, column, rows.values())}"
+        )
+        if feasible:
+            words += f", of the constrained {best(field, column, feasible)}"
+        said.append(words)
+    return f"Best in the mean. {'; '.join(said)}."
 
 
 def figure(path: Path, task: Task, rows: Mapping[str, Row]) -> None:
@@ -155,6 +178,7 @@ def text_of(
         "(edge) marks the least and the largest of them. Training loss is the mean "
         f"over the last part of the run. {clock}",
         results_table(task, rows),
+        winners(task, rows),
         "A difference of up to two standard errors is noise. The time is that of a "
         "step, relative to ours.",
         verdicts(task, rows, ours),

@@ -29,6 +29,22 @@ class Contender(NamedTuple):
     mask: Any
 
 
+class Column(NamedTuple):
+    """How a measure is shown.
+
+    Attributes:
+        title: Its name in tables.
+        factor: To the unit that is shown.
+        form: The format of the number.
+        sign: 1 where more is better, −1 where less is.
+    """
+
+    title: str
+    factor: float
+    form: str
+    sign: int
+
+
 class Task(NamedTuple):
     """What all contenders are trained on.
 
@@ -41,7 +57,7 @@ class Task(NamedTuple):
         order: From a seed to one row of integers for each step.
         batch: From the data and such a row to a batch.
         measure: From a loss, the parameters and the data to what is reported.
-        columns: Of each measure its title in the table, factor and format.
+        columns: How each measure is shown, the training loss before them.
     """
 
     about: str
@@ -52,7 +68,7 @@ class Task(NamedTuple):
     order: Callable[[int], Any]
     batch: Callable[[Any, Any], Any]
     measure: Callable[[Contender, Any, Any], dict[str, jax.Array]]
-    columns: Mapping[str, tuple[str, float, str]]
+    columns: Mapping[str, Column]
 
     def fall(self, rate: Any) -> optax.Schedule:
         """The rate falls linearly to zero."""

@@ -11,7 +11,8 @@ import numpy as np
 import optax
 
 import cdopt_jax as cdx
-from benchmarks.muon.task import Contender, Task, every_method
+from benchmarks.muon.methods import FREE_RATE, SHARED
+from benchmarks.muon.task import Column, Contender, Task, every_method
 
 CHARACTERS = 128
 """ASCII; any other character is replaced."""
@@ -119,7 +120,7 @@ def make(
         f"of Python's standard library. Windows of {context} characters, batches of "
         f"{batch_size}: few and short, so that the task fits in a quarter of an hour. "
         "All matrices of the blocks are constrained; embeddings, gains and the last "
-        "layer take Adam at the rate 0.003 in every method.",
+        f"layer take Adam at the rate {FREE_RATE:g} in every method. {SHARED}",
         contenders=every_method(begin, partial(loss, heads=heads), MASK),
         data=(train, held_out),
         steps=steps,
@@ -127,5 +128,5 @@ def make(
         order=order,
         batch=lambda data, begins: windows(data[0], begins),
         measure=measure,
-        columns={"held_out": ("held-out loss", 1, ".4f")},
+        columns={"held_out": Column("held-out loss", 1, ".4f", -1)},
     )
