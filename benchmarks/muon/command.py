@@ -37,8 +37,9 @@ def make_task(name: str, data: Path, *, quick: bool) -> Task:
     if name == "modular":
         split = DATASETS["cifar10"](data)
         if quick:
-            return modular.make(split.limited(4096), epochs=1, rates=(0.01, 0.1))
-        return modular.make(split)
+            few = split.limited(4096)
+            return modular.make("CIFAR-10", few, epochs=1, rates=(0.01, 0.1))
+        return modular.make("CIFAR-10", split)
     if name == "text":
         return text.make(steps=4, rates=(0.03,)) if quick else text.make()
     return copying.make(delay=20, steps=4, rates=(1e-3,)) if quick else copying.make()
@@ -72,9 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     around = environment()
     if options.time:
         found = {n: runs.find(method=n, seed=options.seeds[0]) for n in task.contenders}
-        rates = {n: best_rate(r, options.seeds[0]) for n, r in found.items() if r}
-        if not rates:
-            parser.exit(2, f"{parser.prog}: there are no runs in {runs.path}\n")
+        if not all(found.values()):
+            why = f"{runs.path} has no runs of some methods: train them before --time"
+            parser.exit(2, f"{parser.prog}: {why}\n")
+        rates = {n: best_rate(r, options.seeds[0]) for n, r in found.items()}
         seconds = step_seconds(task, rates, 3 if options.quick else 30)
         content = {"seconds": seconds, **around}
         times.write_text(json.dumps(content, indent=1) + "\n", "utf-8")

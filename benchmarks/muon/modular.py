@@ -43,6 +43,7 @@ def loss(params: dict[str, jax.Array], batch: tuple[jax.Array, jax.Array]):
 
 
 def make(
+    name: str,
     split: Split,
     *,
     hidden: Sequence[int] = (128, 64),
@@ -50,7 +51,7 @@ def make(
     epochs: int = 5,
     rates: tuple[float, ...] = RATES,
 ) -> Task:
-    """The task on a data set of images."""
+    """The task on a data set of images with that name."""
 
     def rows(images):
         return split.normalised(images).reshape(len(images), -1)
@@ -84,7 +85,7 @@ def make(
     mask = cdx.where("layer_*")
     sizes = "-".join(map(str, widths))
     return Task(
-        about=f"A network {sizes} without biases on images, batches of {batch_size}, "
+        about=f"A network {sizes} without biases on {name}, batches of {batch_size}, "
         f"{epochs} epochs. All layers are constrained. {SHARED}",
         contenders=every_method(partial(start, widths=widths), loss, mask),
         data=(split.train, split.test),

@@ -133,13 +133,11 @@ def winners(task: Task, rows: Mapping[str, Row]) -> str:
 
     said = []
     for field, column in {"loss": _LOSS, **task.columns}.items():
-        words = (
-            f"{column.title.partition(',')[0]}: {best(field, column, rows.values())}"
-        )
+        words = [column.title.partition(",")[0], best(field, column, rows.values())]
         if feasible:
-            words += f", of the constrained {best(field, column, feasible)}"
-        said.append(words)
-    return f"Best in the mean. {'; '.join(said)}."
+            words.append(f"(of the constrained: {best(field, column, feasible)})")
+        said.append(" ".join(words))
+    return f"Best in the mean: {'; '.join(said)}."
 
 
 def figure(path: Path, task: Task, rows: Mapping[str, Row]) -> None:

@@ -153,7 +153,9 @@ def test_hyperball_turns_each_matrix_on_its_sphere():
 @pytest.fixture(scope="module")
 def small():
     """The network in small, on the digits: its first layer is wide."""
-    return modular.make(digits(), hidden=(96, 16), batch_size=128, epochs=2)
+    return modular.make(
+        "the digits", digits(), hidden=(96, 16), batch_size=128, epochs=2
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -277,6 +279,9 @@ def test_every_recurrence_learns_to_say_blanks(name):
 def test_the_command_writes_its_report_and_times_steps(tmp_path, capsys):
     folders = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     arguments = ["--task", "copying", "--quick", *folders]
+    with pytest.raises(SystemExit):
+        command.main([*arguments, "--time"])
+    assert "before --time" in capsys.readouterr().err
     command.main(arguments)
     with pytest.raises(SystemExit):
         command.main(arguments)
