@@ -25,6 +25,12 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "muon": Command(
+        module="muon.command",
+        answers="Muon and its kind on constrained matrices, ours and the rivals’",
+        duration="20 minutes a task",
+        result="results/muon/modular.md",
+    ),
     "ocnn": Command(
         module="ocnn.train",
         answers="the paper's experiment: every method, accuracy and sparsity",

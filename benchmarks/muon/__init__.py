@@ -1,0 +1,1 @@
+"""Muon and its kind on constrained matrices: three tasks, ours and the rivals'."""
