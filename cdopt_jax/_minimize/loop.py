@@ -17,17 +17,12 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize.checks import scalar
+from cdopt_jax._minimize.leaves import Leaves, Structure
 from cdopt_jax._minimize.method import Method, choose
 from cdopt_jax._minimize.nonnegative import Columns
 from cdopt_jax._minimize.phase import BOUND, Phase
-from cdopt_jax._minimize.problem import (
-    Look,
-    Point,
-    Problem,
-    Structure,
-    from_real_parts,
-    real_parts,
-)
+from cdopt_jax._minimize.points import Point, from_real_parts, real_parts
+from cdopt_jax._minimize.problem import Look, Problem
 from cdopt_jax._minimize.result import (
     BUDGET,
     CERTIFIED,
@@ -79,7 +74,7 @@ class Data(NamedTuple):
 
     Attributes:
         args: The arrays of the further arguments of ``f``.
-        metrics: The metric of each leaf that has an array for one.
+        metrics: The metrics that are arrays.
         weights: The arrays of the regularizer.
         tol: The tolerance, relative to the scale of the objective.
         beta: The weight of the penalty, zero for the automatic one.
@@ -90,7 +85,7 @@ class Data(NamedTuple):
     """
 
     args: list[Array]
-    metrics: list[Array | None]
+    metrics: list[Array]
     weights: list[Array]
     tol: Array
     beta: Array
@@ -201,21 +196,19 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
         taken: How many steps were taken before.
     """
     problem = problem_of(setup, data, None)
-    definite = [jnp.ones((), bool) for _ in problem.metrics]
-    if any(b is not None for b in problem.metrics):
-        problem = problem.factorised()
-        definite = [
-            jnp.ones((), bool) if factor is None else jnp.all(jnp.isfinite(factor))
-            for factor in problem.factors
-        ]
-        if not setup.method.factorises:
-            problem = problem._replace(factors=[None] * len(problem.factors))
-    given = problem.read(x0)
-    x = problem.project(given)
-    start = problem.write(x)
-    leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
+    leaves = problem.leaves.factorised()
+    definite = [
+        jnp.ones((), bool) if factor is None else jnp.all(jnp.isfinite(factor))
+        for factor in leaves.factors
+    ]
+    if setup.method.factorises:
+        problem = problem._replace(leaves=leaves)
+    given = problem.leaves.read(x0)
+    x = problem.manifold.project(given)
+    start = problem.leaves.write(x)
+    pairs = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
     dtype = real_dtype(x[0].dtype)
-    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in leaves]
+    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in pairs]
     x = _perturbed(setup, problem, x, noise)
     look = problem.look(x)
     unit = _unit(look)
@@ -226,7 +219,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     )
     state = _strong(setup.method.init(problem, x, look, data.key))
     scale = _scale(setup, look)
-    prepared = Prepared(factors=problem.factors, unit=unit, scale=scale)
+    prepared = Prepared(factors=problem.leaves.factors, unit=unit, scale=scale)
     tolerance = data.tol * scale
     problem = problem._replace(tolerance=tolerance)
     stationarity = setup.method.stationarity(problem, state, x, look)
@@ -234,7 +227,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     smooth = jnp.isfinite(look.slope)
-    feasibility = problem.true_feasibility(problem.write(x))
+    feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
     course = Course(
@@ -251,7 +244,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     report = Report(
         moved=jnp.max(jnp.stack(moved)),
         finite=jnp.all(jnp.stack(finite)),
-        full_rank=problem.feasibility(problem.read(start)) < 0.1,
+        full_rank=problem.manifold.feasibility(problem.leaves.read(start)) < 0.1,
         definite=definite,
         value=look.whole_value / unit,
         smooth=smooth,
@@ -303,7 +296,7 @@ def advance(
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
     sound = jnp.isfinite(look.value) & jnp.isfinite(look.slope)
-    feasibility = problem.true_feasibility(problem.write(x))
+    feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = stationarity <= tolerance
     status = jnp.select(
         [~sound, met & _feasible(feasibility), met, method.stalled(state)],
@@ -330,7 +323,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
     method, unit = setup.method, prepared.unit
     problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
     x = method.point(problem, course.state)
-    params = problem.write(x)
+    params = problem.leaves.write(x)
     proximal = method.sparse_parameters(problem, course.state, x)
     zeros = jnp.concatenate([(a == 0).ravel() for a in jax.tree.leaves(proximal)])
     stationarity, status = course.stationarity, course.status
@@ -343,7 +336,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         status = jnp.where(met, end, status)
     return Ending(
         params=params,
-        projected=problem.write(problem.project(x)),
+        projected=problem.leaves.write(problem.manifold.project(x)),
         proximal=proximal,
         value=course.value / unit,
         feasibility=course.feasibility,
@@ -352,7 +345,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         sparsity=jnp.mean(zeros),
         steps=course.steps,
         status=status,
-        beta=None if betas is None else problem.beta_by_path(betas),
+        beta=None if betas is None else problem.leaves.by_path(betas / problem.unit),
     )
 
 
@@ -507,9 +500,13 @@ def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
     return Problem(
         f=f,
         regularizer=regularizer,
-        structure=setup.structure,
-        metrics=data.metrics,
-        factors=prepared.factors if prepared else [None] * len(data.metrics),
+        leaves=Leaves(
+            structure=setup.structure,
+            metrics=data.metrics,
+            factors=prepared.factors
+            if prepared
+            else [None] * len(setup.structure.paths),
+        ),
         unit=prepared.unit if prepared else 1.0,
         strength=data.strength,
         beta=data.beta,
@@ -523,8 +520,7 @@ def _on_batch(setup, data, batch):
 
 def _value(setup, params, args):
     """The value of f, in the dtype of the parameters."""
-    dtype = real_dtype(jnp.result_type(*setup.structure.dtypes, jnp.float32))
-    return scalar(setup.f.merge([])(params, *args)).astype(dtype)
+    return scalar(setup.f.merge([])(params, *args)).astype(setup.structure.dtype)
 
 
 def _mean_over_batches(setup, data, batch):
@@ -553,7 +549,7 @@ def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
     moved = optax.tree.add_scale(x, size, waves)
     if setup.columns is not None:
         moved = problem.prox(moved, jnp.zeros_like(noise), x)
-    return choose(noise > 0, problem.dissolve(moved), x)
+    return choose(noise > 0, problem.manifold.dissolve(moved), x)
 
 
 def _unit(look: Look) -> Array:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from cdopt_jax._minimize.points import Point
+from cdopt_jax._minimize.problem import Look, Problem
 
 
 class Method(ABC):
@@ -53,12 +54,14 @@ class Method(ABC):
     def stationarity(self, problem: Problem, state: Any, x: Point, look: Look) -> Array:
         """The certificate of the point reached: by default ‖∇(f + r)‖, projected."""
         del state
-        return optax.tree.norm(problem.tangent(problem.image(x), look.whole))
+        return optax.tree.norm(
+            problem.manifold.tangent(problem.manifold.image(x), look.whole)
+        )
 
     def sparse_parameters(self, problem: Problem, state: Any, x: Point) -> Any:
         """The parameters of which the zeros are counted."""
         del state
-        return problem.write(x)
+        return problem.leaves.write(x)
 
     def betas(self, state: Any) -> Array | None:
         """The weight β of each constrained leaf, if the method has such weights."""

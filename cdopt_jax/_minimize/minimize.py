@@ -14,7 +14,6 @@ from jax.core import Tracer
 
 from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._math.products import real_dtype
 from cdopt_jax._minimize import implicit
 from cdopt_jax._minimize.checks import (
     check_layout,
@@ -23,6 +22,8 @@ from cdopt_jax._minimize.checks import (
     number,
     whole,
 )
+from cdopt_jax._minimize.host_checks import feasibility_on_host, projected_on_host
+from cdopt_jax._minimize.leaves import leaves_of
 from cdopt_jax._minimize.loop import (
     NOISE,
     Data,
@@ -30,18 +31,12 @@ from cdopt_jax._minimize.loop import (
     Setup,
     nearby,
     phase_data,
-    problem_of,
 )
 from cdopt_jax._minimize.method import Method
 from cdopt_jax._minimize.named import NAMED
 from cdopt_jax._minimize.nonnegative import nonnegative_columns, nonnegative_phases
 from cdopt_jax._minimize.optax_method import Optax, stochastic
 from cdopt_jax._minimize.phase import BOUND, FAINT, FREE, LOOSE, SETTLED, Phase
-from cdopt_jax._minimize.problem import (
-    feasibility_on_host,
-    projected_on_host,
-    structure_of,
-)
 from cdopt_jax._minimize.proximal import Proximal
 from cdopt_jax._minimize.result import (
     CERTIFIED,
@@ -164,7 +159,8 @@ def minimize(
     start = jax.tree.map(jnp.asarray, start)
     chosen = _chosen(method, regularizer, batch, most, warm=warm)
     check_layout(start, chosen.name)
-    structure, metrics = structure_of(start, mask)
+    leaves = leaves_of(start, mask)
+    structure, metrics = leaves.structure, leaves.metrics
     static_args, arrays = split(args)
     static_regularizer, weights = None, []
     if regularizer is not None:
@@ -194,7 +190,7 @@ def minimize(
         regularizer=static_regularizer,
         columns=columns,
     )
-    dtype = real_dtype(jnp.result_type(*structure.dtypes, jnp.float32))
+    dtype = structure.dtype
     usual = float(jnp.finfo(dtype).eps) ** 0.5
     data = Data(
         args=arrays,
@@ -240,14 +236,13 @@ def minimize(
         result, values=ended.values, compile_seconds=ended.compile_seconds
     )
     single = jnp.finfo(dtype).bits <= 32
-    if single and any(b is not None for b in metrics):
+    if single and metrics:
         # xᵀBx is formed in double precision, or its rounding would be all that is seen.
-        problem = problem_of(setup, data, None)
-        off = feasibility_on_host(problem, result.params)
+        off = feasibility_on_host(result.params, mask)
         lost = bool(result.converged) and off > usual
         result = dataclasses.replace(
             result,
-            projected=projected_on_host(problem, result.projected),
+            projected=projected_on_host(result.projected, mask),
             feasibility=jnp.asarray(off, dtype),
             converged=result.converged & (not lost),
             status=jnp.where(lost, INFEASIBLE, result.status),

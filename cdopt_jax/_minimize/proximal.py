@@ -36,7 +36,9 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import mm, norm, per_matrix, phi
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, dot
+from cdopt_jax._minimize.momentum import accelerated
+from cdopt_jax._minimize.points import Point, dot
+from cdopt_jax._minimize.problem import Look, Problem
 from cdopt_jax._minimize.search import Trial, search
 
 DECREASE = 1e-4
@@ -158,7 +160,7 @@ class Proximal(Method):
         size = optax.tree.norm(x)
         scale = look.slope + look.curvature
         first = size / jnp.where(scale > 0, scale, 1)
-        bx = problem.image(x)
+        bx = problem.manifold.image(x)
         trial = Trial(
             x=x,
             bx=bx,
@@ -168,7 +170,7 @@ class Proximal(Method):
             stepsize=first,
             shortenings=jnp.zeros((), jnp.int32),
         )
-        none = [jnp.zeros_like(s) for s in problem.inner(x, look.gradient)]
+        none = [jnp.zeros_like(s) for s in problem.manifold.inner(x, look.gradient)]
         now = _iterate(problem, trial, none, first, jnp.ones((), jnp.int32))
         usual = 100 if problem.regularizer else 10
         zero = jnp.zeros((), jnp.int32)
@@ -270,12 +272,12 @@ class Proximal(Method):
 
     def point(self, problem: Problem, state: State) -> Point:
         """The last point or the best one."""
-        return problem.dissolve(_reached(problem, state).x)
+        return problem.manifold.dissolve(_reached(problem, state).x)
 
     def sparse_parameters(self, problem: Problem, state: State, x: Point) -> Any:
         """The proximal point, of which the zeros are exact."""
         if problem.regularizer is None:
-            return problem.write(x)
+            return problem.leaves.write(x)
         end = _reached(problem, state)
         at = optax.tree.add_scale(end.x, -end.stepsize, end.direction)
         return problem.prox_parameters(at, end.stepsize, end.x)
@@ -355,7 +357,7 @@ def _iterate(
     """A trial's point with its direction, after so many steps on the dual."""
     x, bx, gradient = trial.x, trial.bx, trial.gradient
     if problem.regularizer is None:
-        direction = problem.tangent(bx, gradient)
+        direction = problem.manifold.tangent(bx, gradient)
         return Iterate(
             x=x,
             bx=bx,
@@ -367,29 +369,27 @@ def _iterate(
             residual=optax.tree.norm(direction),
             stepsize=stepsize,
         )
-    tangential = problem.tangent(bx, gradient)
+    tangential = problem.manifold.tangent(bx, gradient)
 
     def directed(multiplier):
-        return optax.tree.add(tangential, problem.multiply(bx, multiplier))
+        return optax.tree.add(tangential, problem.manifold.multiply(bx, multiplier))
 
-    pairs = zip(bx, problem.forms, strict=True)
+    pairs = zip(bx, problem.manifold.forms, strict=True)
     paces = [1 / (stepsize * _largest(b, form)) for b, form in pairs]
 
     def body(dual):
         d = directed(dual.ahead)
         y = problem.prox(optax.tree.add_scale(x, -stepsize, d), stepsize, x)
         moved = optax.tree.sub(y, x)
-        off = problem.inner(bx, moved)
+        off = problem.manifold.inner(bx, moved)
         new = [c + o * pace for c, o, pace in zip(dual.ahead, off, paces, strict=True)]
         change = optax.tree.sub(new, dual.multiplier)
         turned = dot(off, change) < 0
-        momentum = jnp.where(turned, 1, dual.momentum)
-        grown = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
-        share = jnp.where(turned, 0, (momentum - 1) / grown)
+        momentum, share = accelerated(dual.momentum, turned)
         return _Dual(
             multiplier=new,
             ahead=optax.tree.add_scale(new, share, change),
-            momentum=grown,
+            momentum=momentum,
             y=y,
             off=optax.tree.norm(off),
             size=optax.tree.norm(moved),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cdopt_jax._errors import error
+from cdopt_jax._minimize.leaves import Structure
 from cdopt_jax._minimize.loop import (
     Data,
     Ending,
@@ -20,7 +21,6 @@ from cdopt_jax._minimize.loop import (
     Setup,
     looks,
 )
-from cdopt_jax._minimize.problem import Structure
 from cdopt_jax._minimize.programs import on_one_device, programs
 from cdopt_jax._minimize.result import (
     CERTIFIED,

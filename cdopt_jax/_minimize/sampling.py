@@ -13,15 +13,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from cdopt_jax._minimize.manifold import EDGE
 from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import (
-    EDGE,
-    Look,
-    Point,
-    Problem,
-    from_real_parts,
-    real_parts,
-)
+from cdopt_jax._minimize.points import Point, from_real_parts, real_parts
+from cdopt_jax._minimize.problem import Look, Problem
 from cdopt_jax._minimize.sampled_gradients import nearest, sampled_gradients
 
 HALVINGS = 30
@@ -106,9 +101,9 @@ class Sampling(Method):
 
         def attempt(t):
             trial = optax.tree.add_scale(state.x, -t, direction)
-            measured = problem.measure(trial)
+            measured = problem.manifold.measure(trial)
             # Not A once: after a long step f may be lower off the manifold than on it.
-            x, _ = problem.restore(measured)
+            x, _ = problem.manifold.restore(measured)
             inside = jnp.max(jnp.stack([m.distance for m in measured])) < EDGE
             return x, jnp.where(inside, problem.value(x), jnp.inf)
 
