@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.method import Method
-from cdopt_jax._minimize.points import Point, value_and_gradient
-from cdopt_jax._minimize.problem import Look, Problem
+from .method import Method
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
 
 STRAYED, GROWTH = 1 / 6, 2.0
 """The ‖E‖_F of the paper's region, and the factor for β where a point has left it."""

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._minimize.dissolved import Dissolved, reweighted, weighted
-from cdopt_jax._minimize.method import choose
-from cdopt_jax._minimize.points import Point, value_and_gradient
-from cdopt_jax._minimize.problem import Look, Problem
+from .dissolved import Dissolved, reweighted, weighted
+from .method import choose
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
 
 PATIENCE = 10
 """After so many line searches in a row that found nothing the run has stalled."""

@@ -22,17 +22,11 @@ import optax
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
-from cdopt_jax._minimize.loop import Data, Ending, Setup, problem_of, traced
-from cdopt_jax._minimize.phase import Phase
-from cdopt_jax._minimize.points import (
-    Point,
-    dot,
-    from_real_parts,
-    gradient_of,
-    real_parts,
-)
-from cdopt_jax._minimize.problem import Problem
-from cdopt_jax._minimize.result import History
+from .loop import Data, Ending, Setup, problem_of, traced
+from .phase import Phase
+from .points import Point, dot, from_real_parts, gradient_of, real_parts
+from .problem import Problem
+from .result import History
 
 ITERATIONS = 1000
 """The most steps of conjugate gradients."""

@@ -15,8 +15,9 @@ from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
 from cdopt_jax._leaves.reading import Reading, Stiefel
 from cdopt_jax._leaves.view import attach_metrics, detach_metrics
 from cdopt_jax._math.products import Form, adjoint, mm, real_dtype
-from cdopt_jax._minimize.manifold import Manifold
-from cdopt_jax._minimize.points import Point
+
+from .manifold import Manifold
+from .points import Point
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,24 +16,17 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import real_dtype
-from cdopt_jax._minimize.checks import scalar
-from cdopt_jax._minimize.leaves import Leaves, Structure
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.nonnegative import Columns
-from cdopt_jax._minimize.phase import BOUND, Phase
-from cdopt_jax._minimize.points import Point, from_real_parts, real_parts
-from cdopt_jax._minimize.problem import Look, Problem
-from cdopt_jax._minimize.result import (
-    BUDGET,
-    CERTIFIED,
-    DIVERGED,
-    INFEASIBLE,
-    STALLED,
-    UNSETTLED,
-    History,
-)
-from cdopt_jax._minimize.static import Static
 from cdopt_jax.prox import Regularizer
+
+from .checks import scalar
+from .leaves import Leaves, Structure
+from .method import Method, choose
+from .nonnegative import Columns
+from .phase import BOUND, Phase
+from .points import Point, from_real_parts, real_parts
+from .problem import Look, Problem
+from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED, UNSETTLED, History
+from .static import Static
 
 GROWTH, FEWEST = 1.05, 10
 """How much later each look at a run is than the one before, at least ten steps."""

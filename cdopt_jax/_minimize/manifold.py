@@ -1,5 +1,6 @@
 """The constraint on points of the solver: the map A, tangent spaces, distances."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from cdopt_jax._math.products import (
     phi,
     real_dtype,
 )
-from cdopt_jax._minimize.points import Point
+
+from .points import Point
 
 EDGE = 0.5
 """The ‖E‖_F outside of which no step may lead: far out h is unbounded below."""
@@ -56,12 +58,19 @@ class Manifold(NamedTuple):
 
     forms: list[Form | None]
 
+    def _map(self, fn: Callable[..., Array], *points: Point) -> Point:
+        """``fn`` of each form and its matrices; free leaves are those of the last."""
+        rows = zip(self.forms, *points, strict=True)
+        return [row[-1] if form is None else fn(form, *row) for form, *row in rows]
+
+    def _numbers(self, fn: Callable[[Form, Array], Array], x: Point) -> Array:
+        """A vector with the number that ``fn`` makes of each constrained leaf."""
+        pairs = zip(self.forms, x, strict=True)
+        return jnp.stack([fn(form, a) for form, a in pairs if form is not None])
+
     def dissolve(self, x: Point) -> Point:
         """A on the matrices."""
-        return [
-            a if form is None else stiefel.dissolve(a, **form.arguments)
-            for a, form in zip(x, self.forms, strict=True)
-        ]
+        return self._map(lambda form, a: stiefel.dissolve(a, **form.arguments), x)
 
     def measure(self, y: Point) -> list[Measured]:
         """How far each leaf is from the manifold."""
@@ -118,17 +127,15 @@ class Manifold(NamedTuple):
         shorter by as much as B is ill-conditioned. Zero for a free leaf.
         """
 
-        def one(b, right, form):
-            if form is None or form.B is None:
+        def one(form, b, right):
+            if form.B is None:
                 return right
             values, vectors = jnp.linalg.eigh(phi(form.gram(b, b)))
             right = mm(mm(adjoint(vectors), right), vectors)
             s = 2 * right / (values[..., :, None] + values[..., None, :])
             return mm(mm(vectors, s), adjoint(vectors))
 
-        return [
-            one(*row) for row in zip(bx, self.inner(bx, g), self.forms, strict=True)
-        ]
+        return self._map(one, bx, self.inner(bx, g))
 
     def tangent(self, bx: Point, g: Point) -> Point:
         """The orthogonal projection of g to the tangent space."""
@@ -136,32 +143,24 @@ class Manifold(NamedTuple):
 
     def image(self, x: Point) -> Point:
         """Bx for each constrained leaf, x itself for the others."""
-        return [
-            a if form is None else form.apply(a)
-            for a, form in zip(x, self.forms, strict=True)
-        ]
+        return self._map(lambda form, a: form.apply(a), x)
 
     def project(self, x: Point) -> Point:
         """The nearest point of the manifold."""
-        return [
-            a if form is None else stiefel.project(a, **form.arguments)
-            for a, form in zip(x, self.forms, strict=True)
-        ]
+        return self._map(lambda form, a: stiefel.project(a, **form.arguments), x)
 
     def adjoint(self, x: Point, g: Point) -> Point:
         """The gradient of f∘A at x, where that of f at A(x) is g."""
-        return [
-            w if form is None else stiefel.vjp(a, w, **form.arguments)
-            for a, w, form in zip(x, g, self.forms, strict=True)
-        ]
+        return self._map(lambda form, a, w: stiefel.vjp(a, w, **form.arguments), x, g)
 
     def descent(self, x: Point, g: Point) -> Point:
         """J_A J_A* g, the direction of Algorithm 1 for the gradient g of f at A(x)."""
-        # Without a metric J_A is a projection on the manifold, and one is enough.
-        return [
-            v if form is None or form.B is None else stiefel.jvp(a, v, **form.arguments)
-            for a, v, form in zip(x, self.adjoint(x, g), self.forms, strict=True)
-        ]
+
+        def one(form, a, v):
+            # Without a metric J_A is a projection on the manifold, and one is enough.
+            return v if form.B is None else stiefel.jvp(a, v, **form.arguments)
+
+        return self._map(one, x, self.adjoint(x, g))
 
     def inner(self, a: Point, b: Point) -> Point:
         """Φ(aᴴb) for each constrained leaf, zero for the others."""
@@ -177,30 +176,23 @@ class Manifold(NamedTuple):
 
     def feasibility(self, x: Point) -> Array:
         """The largest ‖E‖_F in the coordinates of the methods."""
-        found = [
-            jnp.max(stiefel.feasibility(a, **form.arguments))
-            for a, form in zip(x, self.forms, strict=True)
-            if form is not None
-        ]
-        return jnp.max(jnp.stack(found))
+
+        def one(form, a):
+            return jnp.max(stiefel.feasibility(a, **form.arguments))
+
+        return jnp.max(self._numbers(one, x))
 
     def penalties(self, x: Point) -> Array:
         """The sum of ‖E‖²/4 of each constrained leaf."""
-        found = [
-            jnp.sum(stiefel.penalty(a, **form.arguments))
-            for a, form in zip(x, self.forms, strict=True)
-            if form is not None
-        ]
-        return jnp.stack(found)
+
+        def one(form, a):
+            return jnp.sum(stiefel.penalty(a, **form.arguments))
+
+        return self._numbers(one, x)
 
     def automatic_beta(self, g: Point) -> Array:
         """The automatic β of each constrained leaf for a gradient; 1 for zero."""
-        found = [
-            jnp.max(weight(a, form))
-            for a, form in zip(g, self.forms, strict=True)
-            if form is not None
-        ]
-        betas = jnp.stack(found)
+        betas = self._numbers(lambda form, a: jnp.max(weight(a, form)), g)
         return jnp.where(betas > 0, betas, 1)
 
 

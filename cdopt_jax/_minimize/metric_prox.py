@@ -9,10 +9,11 @@ from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
 from cdopt_jax._math.products import adjoint, mm
-from cdopt_jax._minimize.leaves import Leaves, solve
-from cdopt_jax._minimize.momentum import accelerated
-from cdopt_jax._minimize.points import Point, dot
 from cdopt_jax.prox import Regularizer
+
+from .leaves import Leaves, solve
+from .momentum import accelerated
+from .points import Point, dot
 
 STEPS, ACCURACY = 500, 0.1
 """The most steps, and the relative accuracy."""

@@ -14,49 +14,22 @@ from jax.core import Tracer
 
 from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._minimize import implicit
-from cdopt_jax._minimize.checks import (
-    check_layout,
-    check_leaves,
-    check_options,
-    number,
-    whole,
-)
-from cdopt_jax._minimize.host_checks import feasibility_on_host, projected_on_host
-from cdopt_jax._minimize.leaves import leaves_of
-from cdopt_jax._minimize.loop import (
-    NOISE,
-    Data,
-    Ending,
-    Setup,
-    nearby,
-    phase_data,
-)
-from cdopt_jax._minimize.method import Method
-from cdopt_jax._minimize.named import NAMED
-from cdopt_jax._minimize.nonnegative import nonnegative_columns, nonnegative_phases
-from cdopt_jax._minimize.optax_method import Optax, stochastic
-from cdopt_jax._minimize.phase import BOUND, FAINT, FREE, LOOSE, SETTLED, Phase
-from cdopt_jax._minimize.proximal import Proximal
-from cdopt_jax._minimize.result import (
-    CERTIFIED,
-    INFEASIBLE,
-    UNSETTLED,
-    History,
-    Info,
-    Result,
-)
-from cdopt_jax._minimize.run import (
-    Callback,
-    Ended,
-    Progress,
-    begin,
-    check_start,
-    finish,
-    history,
-)
-from cdopt_jax._minimize.static import opaque, split
 from cdopt_jax.prox import Regularizer
+
+from . import implicit
+from .checks import check_layout, check_leaves, check_options, number, whole
+from .host_checks import feasibility_on_host, projected_on_host
+from .leaves import leaves_of
+from .loop import NOISE, Data, Ending, Setup, nearby, phase_data
+from .method import Method
+from .named import NAMED
+from .nonnegative import nonnegative_columns, nonnegative_phases
+from .optax_method import Optax, stochastic
+from .phase import BOUND, FAINT, FREE, LOOSE, SETTLED, Phase
+from .proximal import Proximal
+from .result import CERTIFIED, INFEASIBLE, UNSETTLED, History, Info, Result
+from .run import Callback, Ended, Progress, begin, check_start, finish, history
+from .static import opaque, split
 
 
 @public("minimize")
@@ -360,20 +333,10 @@ def _warn(moved, dtype):
 
 def _result(setup: Setup, name: str, end: Ending, course: History) -> Result:
     return Result(
-        params=end.params,
-        projected=end.projected,
-        proximal=end.proximal,
-        value=end.value,
-        feasibility=end.feasibility,
-        stationarity=end.stationarity,
-        tolerance=end.tolerance,
-        sparsity=end.sparsity,
-        steps=end.steps,
+        **end._asdict(),
         converged=end.status == CERTIFIED,
-        status=end.status,
         history=course,
         values=None,
-        beta=end.beta,
         method=name,
         certificate=setup.method.certificate,
     )

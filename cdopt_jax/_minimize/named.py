@@ -1,12 +1,12 @@
 """The names that ``method=`` accepts."""
 
-from cdopt_jax._minimize.dissolved_lbfgs import LBFGS
-from cdopt_jax._minimize.method import Method
-from cdopt_jax._minimize.newton import Newton
-from cdopt_jax._minimize.proximal import Proximal
-from cdopt_jax._minimize.riemannian_lbfgs import Tangential
-from cdopt_jax._minimize.sampling import Sampling
-from cdopt_jax._minimize.subgradient import RULES, Subgradient
+from .dissolved_lbfgs import LBFGS
+from .method import Method
+from .newton import Newton
+from .proximal import Proximal
+from .riemannian_lbfgs import Tangential
+from .sampling import Sampling
+from .subgradient import RULES, Subgradient
 
 NAMED: dict[str, Method] = {
     "proximal": Proximal(),

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.dissolved import Dissolved, reweighted, weighted
-from cdopt_jax._minimize.method import choose
-from cdopt_jax._minimize.points import Point, dot, gradient_of, value_and_gradient
-from cdopt_jax._minimize.problem import Look, Problem
+from .dissolved import Dissolved, reweighted, weighted
+from .method import choose
+from .points import Point, dot, gradient_of, value_and_gradient
+from .problem import Look, Problem
 
 LARGEST = 0.3
 """A step of this length stays inside the region in which h is faithful to f."""

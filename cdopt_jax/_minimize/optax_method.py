@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.points import Point, value_and_gradient
-from cdopt_jax._minimize.problem import Look, Problem
 from cdopt_jax._transforms.constrain import constrain
+
+from .method import Method, choose
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
 
 
 class State(NamedTuple):
@@ -47,7 +48,6 @@ class Optax(Method):
 
     smooth: ClassVar[bool] = False
     factorises: ClassVar[bool] = False
-    batches: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

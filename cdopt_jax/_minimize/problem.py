@@ -9,11 +9,12 @@ import optax
 from jax import Array
 
 from cdopt_jax._math.products import real_dtype
-from cdopt_jax._minimize.leaves import Leaves
-from cdopt_jax._minimize.manifold import EDGE, Manifold
-from cdopt_jax._minimize.metric_prox import prox_in_metric
-from cdopt_jax._minimize.points import Point, gradient_of, value_and_gradient
 from cdopt_jax.prox import Regularizer
+
+from .leaves import Leaves
+from .manifold import EDGE, Manifold
+from .metric_prox import prox_in_metric
+from .points import Point, gradient_of, value_and_gradient
 
 
 class Look(NamedTuple):
@@ -82,12 +83,11 @@ class Problem(NamedTuple):
 
     def regular(self, x: Point) -> Array:
         """The term r, in the unit of the problem; zero if there is none."""
+        dtype = real_dtype(x[0].dtype)
         if self.regularizer is None:
-            return jnp.zeros((), real_dtype(x[0].dtype))
-        value = self.regularizer.value(self.leaves.write(x)).astype(
-            real_dtype(x[0].dtype)
-        )
-        return self.unit * self.strength * value
+            return jnp.zeros((), dtype)
+        value = self.regularizer.value(self.leaves.write(x))
+        return self.unit * self.strength * value.astype(dtype)
 
     def value(self, x: Point) -> Array:
         """The objective f + r, in the unit of the problem."""

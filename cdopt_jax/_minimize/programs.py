@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cdopt_jax._minimize.loop import Data, Setup, advance, ending, opening
+from .loop import Data, Setup, advance, ending, opening
 
 SETUPS, SIGNATURES = 32, 8
 

@@ -35,11 +35,12 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm, norm, per_matrix, phi
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.momentum import accelerated
-from cdopt_jax._minimize.points import Point, dot
-from cdopt_jax._minimize.problem import Look, Problem
-from cdopt_jax._minimize.search import Trial, search
+
+from .method import Method, choose
+from .momentum import accelerated
+from .points import Point, dot
+from .problem import Look, Problem
+from .search import Trial, search
 
 DECREASE = 1e-4
 """The share of ‖y − x‖²/η by which the objective must fall."""

@@ -17,10 +17,11 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.points import Point, dot, gradient_of
-from cdopt_jax._minimize.problem import Look, Problem
-from cdopt_jax._minimize.search import search
+
+from .method import Method, choose
+from .points import Point, dot, gradient_of
+from .problem import Look, Problem
+from .search import search
 
 MEMORY = 5
 """Over how many of the last values the largest is taken."""

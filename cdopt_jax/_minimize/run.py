@@ -12,25 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cdopt_jax._errors import error
-from cdopt_jax._minimize.leaves import Structure
-from cdopt_jax._minimize.loop import (
-    Data,
-    Ending,
-    Opening,
-    Report,
-    Setup,
-    looks,
-)
-from cdopt_jax._minimize.programs import on_one_device, programs
-from cdopt_jax._minimize.result import (
-    CERTIFIED,
-    DIVERGED,
-    INTERRUPTED,
-    STALLED,
-    STOPPED,
-    History,
-    Info,
-)
+
+from .leaves import Structure
+from .loop import Data, Ending, Opening, Report, Setup, looks
+from .programs import on_one_device, programs
+from .result import CERTIFIED, DIVERGED, INTERRUPTED, STALLED, STOPPED, History, Info
 
 Callback = Callable[[Info], Any]
 

@@ -6,9 +6,10 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
-from cdopt_jax._minimize.momentum import accelerated
-from cdopt_jax._minimize.points import Point, gradient_of, real_parts
-from cdopt_jax._minimize.problem import Problem
+
+from .momentum import accelerated
+from .points import Point, gradient_of, real_parts
+from .problem import Problem
 
 ITERATIONS = 500
 

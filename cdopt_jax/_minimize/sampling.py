@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.manifold import EDGE
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.points import Point, from_real_parts, real_parts
-from cdopt_jax._minimize.problem import Look, Problem
-from cdopt_jax._minimize.sampled_gradients import nearest, sampled_gradients
+from .manifold import EDGE
+from .method import Method, choose
+from .points import Point, from_real_parts, real_parts
+from .problem import Look, Problem
+from .sampled_gradients import nearest, sampled_gradients
 
 HALVINGS = 30
 """The most halvings of a stepsize."""
@@ -33,8 +33,7 @@ class State(NamedTuple):
         x: The point.
         value: The objective there.
         radius: That of the ball in which gradients are sampled.
-        distance: The length of the last direction.
-        reached: The shortest one, with the radius it was found at.
+        reached: The length of the shortest direction at a small radius.
         stepsize: The first to try.
         key: For the samples.
     """
@@ -42,7 +41,6 @@ class State(NamedTuple):
     x: Point
     value: Array
     radius: Array
-    distance: Array
     reached: Array
     stepsize: Array
     key: Array
@@ -81,7 +79,6 @@ class Sampling(Method):
             x=x,
             value=look.value,
             radius=jnp.asarray(self.first, dtype),
-            distance=jnp.asarray(jnp.inf, dtype),
             reached=jnp.asarray(jnp.inf, dtype),
             stepsize=jnp.ones((), dtype),
             key=key,
@@ -126,7 +123,6 @@ class Sampling(Method):
             x=choose(moved, x, state.x),
             value=jnp.where(moved, value, state.value),
             radius=jnp.where(flat, state.radius / 2, state.radius),
-            distance=distance,
             reached=jnp.where(
                 near, jnp.minimum(distance, state.reached), state.reached
             ),

@@ -13,12 +13,13 @@ from jax.flatten_util import ravel_pytree
 
 from cdopt_jax._errors import public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._minimize.checks import number
-from cdopt_jax._minimize.dissolved import STRAYED
-from cdopt_jax._minimize.leaves import leaves_of
-from cdopt_jax._minimize.points import from_real_parts, real_parts
-from cdopt_jax._minimize.problem import Problem
 from cdopt_jax._trees import project
+
+from .checks import number
+from .dissolved import STRAYED
+from .leaves import leaves_of
+from .points import from_real_parts, real_parts
+from .problem import Problem
 
 
 class ScipyObjective(NamedTuple):

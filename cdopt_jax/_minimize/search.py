@@ -6,9 +6,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from cdopt_jax._minimize.manifold import EDGE, Measured
-from cdopt_jax._minimize.points import Point
-from cdopt_jax._minimize.problem import Problem
+from .manifold import EDGE, Measured
+from .points import Point
+from .problem import Problem
 
 SHORTENINGS = 30
 

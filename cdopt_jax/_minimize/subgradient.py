@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.manifold import EDGE
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.points import Point, value_and_gradient
-from cdopt_jax._minimize.problem import Look, Problem
-from cdopt_jax._minimize.sampled_gradients import sampled_distance
+from .manifold import EDGE
+from .method import Method, choose
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
+from .sampled_gradients import sampled_distance
 
 RADIUS = 1e-6
 """The radius of the ball in which the certificate samples, relative to that of x."""
