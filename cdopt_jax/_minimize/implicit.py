@@ -22,30 +22,22 @@ import optax
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
-from .loop import Data, Ending, Setup, problem_of, traced
+from .loop import Ending
 from .phase import Phase
 from .points import Point, dot, from_real_parts, gradient_of, real_parts
 from .problem import Problem
 from .result import History
+from .setup import Data, Setup, problem_of
+from .traced import traced
 
 ITERATIONS = 1000
 """The most steps of conjugate gradients."""
 
 
 def solve(
-    setup: Setup,
-    data: Data,
-    x0: Any,
-    phases: list[Phase],
+    setup: Setup, data: Data, x0: Any, phases: list[Phase]
 ) -> tuple[Ending, History]:
-    """A run as one program that can be differentiated with respect to its data.
-
-    Args:
-        setup: The setup.
-        data: The arrays.
-        x0: The parameters to start from.
-        phases: The phases of the run.
-    """
+    """A run as one program that can be differentiated with respect to its data."""
 
     @jax.custom_jvp
     def solution(data, x0):

@@ -224,10 +224,8 @@ class Proximal(Method):
         failures = jnp.where(failed, state.failures + 1, 0)
         nearer = now.residual < 0.9 * state.nearest
         idle = jnp.where(lower | nearer, 0, state.idle + 1)
-        worse = (_certificate(problem, state, now) <= problem.tolerance) & _above_best(
-            state
-        )
-        back = failed | (idle > IDLE) | worse
+        met = _certificate(problem, state, now) <= problem.tolerance
+        back = failed | (idle > IDLE) | (met & _above_best(state))
         base = choose(back, _as_trial(best), trial)
         shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
         shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
@@ -305,9 +303,8 @@ def _certificate(problem, state, at):
 
 def _reached(problem, state):
     """The last point, if it is as low as the best one and nearer to stationary."""
-    nearer = _certificate(problem, state, state.now) <= _certificate(
-        problem, state, state.best
-    )
+    last, best = (_certificate(problem, state, at) for at in (state.now, state.best))
+    nearer = last <= best
     return choose(nearer & ~_above_best(state), state.now, state.best)
 
 
@@ -355,34 +352,34 @@ class _Dual(NamedTuple):
 def _iterate(
     problem: Problem, trial: Trial, multiplier: Point, stepsize: Array, rounds: Array
 ) -> Iterate:
-    """A trial's point with its direction, after so many steps on the dual."""
-    x, bx, gradient = trial.x, trial.bx, trial.gradient
+    """A trial's point with its direction, after so many rounds on the dual problem."""
+    x, bx, manifold = trial.x, trial.bx, problem.manifold
+    tangential = manifold.tangent(bx, trial.gradient)
+    smooth = Iterate(
+        x=x,
+        bx=bx,
+        value=trial.value,
+        gradient=trial.gradient,
+        multiplier=multiplier,
+        direction=tangential,
+        y=x,
+        residual=optax.tree.norm(tangential),
+        stepsize=stepsize,
+    )
     if problem.regularizer is None:
-        direction = problem.manifold.tangent(bx, gradient)
-        return Iterate(
-            x=x,
-            bx=bx,
-            value=trial.value,
-            gradient=gradient,
-            multiplier=multiplier,
-            direction=direction,
-            y=x,
-            residual=optax.tree.norm(direction),
-            stepsize=stepsize,
-        )
-    tangential = problem.manifold.tangent(bx, gradient)
+        return smooth
 
     def directed(multiplier):
-        return optax.tree.add(tangential, problem.manifold.multiply(bx, multiplier))
+        return optax.tree.add(tangential, manifold.multiply(bx, multiplier))
 
-    pairs = zip(bx, problem.manifold.forms, strict=True)
+    pairs = zip(bx, manifold.forms, strict=True)
     paces = [1 / (stepsize * _largest(b, form)) for b, form in pairs]
 
     def body(dual):
         d = directed(dual.ahead)
         y = problem.prox(optax.tree.add_scale(x, -stepsize, d), stepsize, x)
         moved = optax.tree.sub(y, x)
-        off = problem.manifold.inner(bx, moved)
+        off = manifold.inner(bx, moved)
         new = [c + o * pace for c, o, pace in zip(dual.ahead, off, paces, strict=True)]
         change = optax.tree.sub(new, dual.multiplier)
         turned = dot(off, change) < 0
@@ -414,16 +411,11 @@ def _iterate(
         taken=jnp.zeros((), jnp.int32),
     )
     dual = lax.while_loop(inexact, body, start)
-    return Iterate(
-        x=x,
-        bx=bx,
-        value=trial.value,
-        gradient=gradient,
+    return smooth._replace(
         multiplier=dual.multiplier,
         direction=directed(dual.multiplier),
         y=dual.y,
         residual=dual.size / stepsize,
-        stepsize=stepsize,
     )
 
 

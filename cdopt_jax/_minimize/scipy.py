@@ -15,7 +15,7 @@ from cdopt_jax._errors import public
 from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._trees import project
 
-from .checks import number
+from .checks import weight
 from .dissolved import STRAYED
 from .leaves import leaves_of
 from .points import from_real_parts, real_parts
@@ -86,11 +86,10 @@ def scipy_objective(
         regularizer=None,
         leaves=leaves_of(x0, mask),
     )
-    automatic = isinstance(beta, str) and beta == "auto"
-    given = 0.0 if automatic else float(number("beta", beta))
+    given = float(weight(beta))
     gradient = jax.grad(problem.smooth)(problem.leaves.read(start))
     betas = problem.manifold.automatic_beta(gradient)
-    betas = betas if automatic else jnp.full_like(betas, given)
+    betas = jnp.full_like(betas, given) if given else betas
     leaves, treedef = jax.tree.flatten(start)
     flat, unravel_parts = ravel_pytree(real_parts(leaves))
 
