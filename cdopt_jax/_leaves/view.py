@@ -1,11 +1,12 @@
 """The constrained leaves of a tree of parameters, as matrices, and the way back.
 
-Every function on trees, every transformation and the solver look at parameters through
-a `View`. It hides how a leaf is read as matrices, that half precision is computed in
-float32, where a leaf lies on a mesh, and that small leaves of one shape are computed
-together: a model may have hundreds of small matrices of equal shape, each a leaf of its
-own. One by one they would cost a program of many small kernels, and a second of
-compilation for every few of them; as one stack, they are a program of the size of one.
+Every function on trees and every transformation look at parameters through a `View`;
+the solver takes metrics apart from readings in the same way. A view hides how a leaf is
+read as matrices, that half precision is computed in float32, where a leaf lies on a
+mesh, and that small leaves of one shape are computed together: a model may have
+hundreds of small matrices of equal shape, each a leaf of its own. One by one they would
+cost a program of many small kernels, and a second of compilation for every few of them;
+as one stack, they are a program of the size of one.
 """
 
 import dataclasses

@@ -1,4 +1,8 @@
-"""The leaves of the parameters as a point of the solver, and the way back."""
+"""The leaves of the parameters as a point of the solver, and the way back.
+
+This is no `View`, which holds the values of constrained leaves, stacked by shape. A
+program is chosen before values are known, and a method moves free leaves, too.
+"""
 
 import dataclasses
 from functools import partial
