@@ -1,11 +1,12 @@
 """The constrained leaves of a tree of parameters, as matrices, and the way back.
 
-Every function on trees, every transformation and the solver look at parameters through
-a `View`. It hides how a leaf is read as matrices, that half precision is computed in
-float32, where a leaf lies on a mesh, and that small leaves of one shape are computed
-together: a model may have hundreds of small matrices of equal shape, each a leaf of its
-own. One by one they would cost a program of many small kernels, and a second of
-compilation for every few of them; as one stack, they are a program of the size of one.
+Every function on trees and every transformation look at parameters through a `View`;
+the solver takes metrics apart from readings in the same way. A view hides how a leaf is
+read as matrices, that half precision is computed in float32, where a leaf lies on a
+mesh, and that small leaves of one shape are computed together: a model may have
+hundreds of small matrices of equal shape, each a leaf of its own. One by one they would
+cost a program of many small kernels, and a second of compilation for every few of them;
+as one stack, they are a program of the size of one.
 """
 
 import dataclasses
@@ -215,16 +216,8 @@ class View:
 
     def tree_flatten(self):
         """The constrained leaves and their metrics, and all that is not an array."""
-        arrays = [None if callable(r.B) else r.B for r in self.readings]
-        # A metric that several leaves share is one argument of a program.
-        metrics = {id(b): b for b in arrays if b is not None}
-        order = list(metrics)
-        slots = tuple(None if b is None else order.index(id(b)) for b in arrays)
-        bare = tuple(
-            r if b is None else dataclasses.replace(r, B=None)
-            for r, b in zip(self.readings, arrays, strict=True)
-        )
-        return (self.points, list(metrics.values())), (bare, slots, self.together)
+        bare, slots, metrics = detach_metrics(self.readings)
+        return (self.points, metrics), (bare, slots, self.together)
 
     @classmethod
     def tree_unflatten(cls, static, children):
@@ -233,11 +226,35 @@ class View:
         view = object.__new__(cls)
         view.together = together
         view.points = list(points)
-        view.readings = [
-            r if slot is None else dataclasses.replace(r, B=metrics[slot])
-            for r, slot in zip(bare, slots, strict=True)
-        ]
+        view.readings = [r for r in attach_metrics(bare, slots, metrics) if r]
         return view
+
+
+def detach_metrics(
+    readings: Sequence[Reading | None],
+) -> tuple[tuple[Reading | None, ...], tuple[int | None, ...], list[Any]]:
+    """Readings without the metrics that are arrays, the place of each, the metrics.
+
+    A metric that several leaves share is one argument of a program.
+    """
+    arrays = [None if r is None or callable(r.B) else r.B for r in readings]
+    metrics = {id(b): b for b in arrays if b is not None}
+    order = list(metrics)
+    slots = tuple(None if b is None else order.index(id(b)) for b in arrays)
+    bare = [
+        r and (r if callable(r.B) else dataclasses.replace(r, B=None)) for r in readings
+    ]
+    return tuple(bare), slots, list(metrics.values())
+
+
+def attach_metrics(
+    bare: Sequence[Reading | None], slots: Sequence[int | None], metrics: Sequence[Any]
+) -> list[Reading | None]:
+    """The inverse of `detach_metrics`."""
+    return [
+        r if r is None or slot is None else dataclasses.replace(r, B=metrics[slot])
+        for r, slot in zip(bare, slots, strict=True)
+    ]
 
 
 def automatic_weight(group: Group, g: Array) -> Array:

@@ -58,6 +58,11 @@ def number(label: str, value: Any) -> Any:
     raise error(f"{label} must be a number above zero; it is {value!r}.")
 
 
+def weight(beta: Any) -> Any:
+    """The weight β, zero for the automatic one."""
+    return 0 if isinstance(beta, str) and beta == "auto" else number("beta", beta)
+
+
 def check_leaves(x0: Any) -> None:
     """Raise on a start that is not floating point."""
     for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):

@@ -5,16 +5,15 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jax import Array, lax
+from jax import Array
 
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, value_and_gradient
+from .dissolved import Dissolved, reweighted, weighted
+from .method import choose
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
 
 PATIENCE = 10
 """After so many line searches in a row that found nothing the run has stalled."""
-
-STRAYED, GROWTH = 1 / 6, 2.0
-"""The ‖E‖_F of the paper's region, and the factor for β where a point has left it."""
 
 
 class State(NamedTuple):
@@ -38,7 +37,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LBFGS(Method):
+class LBFGS(Dissolved):
     """L-BFGS on the constraint dissolving function h, for f + r smooth.
 
     Hu, Xiao, Liu and Toh, "A Constraint Dissolving Approach for Nonsmooth Optimization
@@ -62,8 +61,7 @@ class LBFGS(Method):
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
         del key
-        betas = starting_betas(problem, look)
-        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
+        betas, value, gradient = weighted(problem, x, look)
         return State(
             x=x,
             betas=betas,
@@ -107,42 +105,6 @@ class LBFGS(Method):
             idle=idle,
         )
 
-    def point(self, problem: Problem, state: State) -> Point:
-        """A of the point, twice: h is used where once is not enough."""
-        return problem.dissolve(problem.dissolve(state.x))
-
-    def residual(self, problem: Problem, state: State) -> Array:
-        """The norm of the gradient of h."""
-        del problem
-        return optax.tree.norm(state.gradient)
-
-    def betas(self, state: State) -> Array:
-        """The weights of the penalty."""
-        return state.betas
-
     def stalled(self, state: State) -> Array:
         """Whether line searches find nothing."""
         return state.idle >= PATIENCE
-
-
-def starting_betas(problem: Problem, look: Look) -> Array:
-    """The weights β: as given, or, if that is zero, from the gradient at the start."""
-    given = jnp.asarray(problem.beta, look.value.dtype) * problem.unit
-    return jnp.where(given > 0, given, problem.automatic_beta(look.whole))
-
-
-def reweighted(
-    problem: Problem, x: Point, betas: Array, value: Array, gradient: Point
-) -> tuple[Array, Array, Point]:
-    """Larger β where the point has strayed, with h and its gradient for them.
-
-    The gradient at the start, from which β is chosen, may be the smallest of all. Far
-    from the manifold h has stationary points that f has not.
-    """
-    strayed = problem.feasibility(x) > STRAYED
-
-    def anew():
-        larger = GROWTH * betas
-        return larger, *value_and_gradient(lambda x: problem.dissolved(x, larger))(x)
-
-    return lax.cond(strayed, anew, lambda: (betas, value, gradient))

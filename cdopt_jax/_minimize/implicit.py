@@ -22,36 +22,22 @@ import optax
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
-from cdopt_jax._minimize.loop import Data, Ending, Setup, problem_of, traced
-from cdopt_jax._minimize.phase import Phase
-from cdopt_jax._minimize.problem import (
-    Point,
-    Problem,
-    dot,
-    from_real_parts,
-    gradient_of,
-    real_parts,
-)
-from cdopt_jax._minimize.result import History
+from .loop import Ending
+from .phase import Phase
+from .points import Point, dot, from_real_parts, gradient_of, real_parts
+from .problem import Problem
+from .result import History
+from .setup import Data, Setup, problem_of
+from .traced import traced
 
 ITERATIONS = 1000
 """The most steps of conjugate gradients."""
 
 
 def solve(
-    setup: Setup,
-    data: Data,
-    x0: Any,
-    phases: list[Phase],
+    setup: Setup, data: Data, x0: Any, phases: list[Phase]
 ) -> tuple[Ending, History]:
-    """A run as one program that can be differentiated with respect to its data.
-
-    Args:
-        setup: The setup.
-        data: The arrays.
-        x0: The parameters to start from.
-        phases: The phases of the run.
-    """
+    """A run as one program that can be differentiated with respect to its data."""
 
     @jax.custom_jvp
     def solution(data, x0):
@@ -63,23 +49,23 @@ def solve(
         change, _ = tangents
         _check(setup)
         end, history = solution(data, x0)
-        metrics = jax.tree.leaves(data.metrics)
         by_args = jax.tree.map(_dense, data.args, change.args)
-        by_metrics = jax.tree.map(_dense, metrics, jax.tree.leaves(change.metrics))
+        by_metrics = jax.tree.map(_dense, data.metrics, change.metrics)
         problem = problem_of(setup, data, None)
 
-        def rebuilt(args, arrays):
-            structure = jax.tree.structure(data.metrics)
-            changed = data._replace(args=args, metrics=structure.unflatten(arrays))
+        def rebuilt(args, metrics):
+            changed = data._replace(args=args, metrics=metrics)
             return problem_of(setup, changed, None)
 
-        x = problem.read(end.projected)
-        given, change = (data.args, metrics), (by_args, by_metrics)
+        x = problem.leaves.read(end.projected)
+        given, change = (data.args, data.metrics), (by_args, by_metrics)
         normal, tangential = _derivative(problem, rebuilt, x, given, change)
-        _, params = jax.jvp(problem.write, (x,), (optax.tree.add(normal, tangential),))
+        _, params = jax.jvp(
+            problem.leaves.write, (x,), (optax.tree.add(normal, tangential),)
+        )
         # Along the tangent the objective does not change, to first order.
         _, value = jax.jvp(
-            lambda args, arrays, x: rebuilt(args, arrays).value(x),
+            lambda args, metrics, x: rebuilt(args, metrics).value(x),
             (*given, x),
             (*change, normal),
         )
@@ -99,39 +85,39 @@ def _derivative(
     change: tuple[list[Array], list[Array]],
 ) -> tuple[Point, Point]:
     """How the solution moves: the normal part and the tangential one."""
-    bx = problem.image(x)
+    bx = problem.manifold.image(x)
     gradient = gradient_of(problem.smooth)(x)
-    s = problem.normal(bx, gradient)
+    s = problem.manifold.normal(bx, gradient)
 
-    def lagrangian(x, args, arrays):
+    def lagrangian(x, args, metrics):
         """∇f(x) − BxS, with S as it is."""
-        here = rebuilt(args, arrays)
+        here = rebuilt(args, metrics)
         g = gradient_of(here.smooth)(x)
-        return optax.tree.sub(g, here.multiply(here.image(x), s))
+        return optax.tree.sub(g, here.manifold.multiply(here.manifold.image(x), s))
 
     def hessian(v):
         return jax.jvp(lambda x: lagrangian(x, *given), (x,), (v,))[1]
 
     # In real coordinates: the operator is not linear over the complex numbers.
     def operator(parts):
-        v = problem.tangent(bx, from_real_parts(parts, x))
-        return real_parts(problem.tangent(bx, hessian(v)))
+        v = problem.manifold.tangent(bx, from_real_parts(parts, x))
+        return real_parts(problem.manifold.tangent(bx, hessian(v)))
 
-    def gram(arrays):
-        here = rebuilt(given[0], arrays)
-        return here.inner(x, here.image(x))
+    def gram(metrics):
+        here = rebuilt(given[0], metrics)
+        return here.manifold.inner(x, here.manifold.image(x))
 
     _, stretched = jax.jvp(gram, (given[1],), (change[1],))
-    normal = optax.tree.scale(-0.5, problem.multiply(x, stretched))
+    normal = optax.tree.scale(-0.5, problem.manifold.multiply(x, stretched))
     _, pushed = jax.jvp(lambda a, b: lagrangian(x, a, b), given, change)
-    right = problem.tangent(bx, optax.tree.add(pushed, hessian(normal)))
+    right = problem.manifold.tangent(bx, optax.tree.add(pushed, hessian(normal)))
     tangential = lax.custom_linear_solve(
         operator,
         real_parts(optax.tree.scale(-1, right)),
         _conjugate_gradients,
         symmetric=True,
     )
-    return normal, problem.tangent(bx, from_real_parts(tangential, x))
+    return normal, problem.manifold.tangent(bx, from_real_parts(tangential, x))
 
 
 class _Conjugate(NamedTuple):

@@ -1,13 +1,9 @@
 """The programs of a run: how it starts, how it goes on, and how it ends.
 
-Each is a function of arrays, made from a `Setup`, which is all that is known before
-the arrays are. `programs` compiles and keeps them; `run` calls them one after the
-other, and `traced` composes them into one program for ``jit`` and ``vmap``.
+`programs` compiles and keeps them; `run` calls them one after the other, and `traced`
+composes them into one program for ``jit`` and ``vmap``.
 """
 
-import dataclasses
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,102 +12,12 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import real_dtype
-from cdopt_jax._minimize.checks import scalar
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.nonnegative import Columns
-from cdopt_jax._minimize.phase import BOUND, Phase
-from cdopt_jax._minimize.problem import (
-    Look,
-    Point,
-    Problem,
-    Structure,
-    from_real_parts,
-    real_parts,
-)
-from cdopt_jax._minimize.result import (
-    BUDGET,
-    CERTIFIED,
-    DIVERGED,
-    INFEASIBLE,
-    STALLED,
-    UNSETTLED,
-    History,
-)
-from cdopt_jax._minimize.static import Static
-from cdopt_jax.prox import Regularizer
 
-GROWTH, FEWEST = 1.05, 10
-"""How much later each look at a run is than the one before, at least ten steps."""
-
-JUDGES = 16
-"""How many batches judge an objective that is known by batches alone."""
-
-NOISE = 1e-3
-"""The relative size of the perturbation of a start that is stationary already."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """All of a run that is not an array, and what identifies its programs.
-
-    Attributes:
-        f: The objective, which is identified by equality: a function defined again is
-            another one.
-        batch: From a key to the last argument of ``f``, or None.
-        method: The method.
-        structure: The structure of the parameters.
-        args: The structure of the further arguments of ``f``.
-        regularizer: The structure of the regularizer, or None.
-        columns: The leaves with nonnegative orthonormal columns, or None.
-    """
-
-    f: Static
-    batch: Callable[[Array], Any] | None
-    method: Method
-    structure: Structure
-    args: Static
-    regularizer: Static | None
-    columns: Columns | None = None
-
-
-class Data(NamedTuple):
-    """The arrays of a run.
-
-    Attributes:
-        args: The arrays of the further arguments of ``f``.
-        metrics: The metric of each leaf that has an array for one.
-        weights: The arrays of the regularizer.
-        tol: The tolerance, relative to the scale of the objective.
-        beta: The weight of the penalty, zero for the automatic one.
-        strength: What r is multiplied by.
-        key: For what is drawn.
-        overlap: The weight of the overlap of nonnegative columns.
-        allowed: Which entries of these columns may be nonzero.
-    """
-
-    args: list[Array]
-    metrics: list[Array | None]
-    weights: list[Array]
-    tol: Array
-    beta: Array
-    strength: Array
-    key: Array
-    overlap: Array
-    allowed: list[Array]
-
-
-class Prepared(NamedTuple):
-    """What is computed once from the data.
-
-    Attributes:
-        factors: The factor of each metric, or None.
-        unit: The unit of the objective; see `Problem`.
-        scale: The scale of the gradient at the start.
-    """
-
-    factors: list[Array | None]
-    unit: Array
-    scale: Array
+from .method import choose
+from .points import Point, from_real_parts, real_parts
+from .problem import Look, Problem
+from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED
+from .setup import Data, Prepared, Setup, on_batch, problem_of
 
 
 class Course(NamedTuple):
@@ -191,31 +97,21 @@ class Ending(NamedTuple):
 
 
 def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Opening:
-    """The start of a run.
-
-    Args:
-        setup: The setup.
-        data: The arrays.
-        x0: The parameters to start from.
-        noise: The relative size of a perturbation of them, or zero.
-        taken: How many steps were taken before.
-    """
+    """The start of a run at x0, perturbed by noise, after so many steps taken."""
     problem = problem_of(setup, data, None)
-    definite = [jnp.ones((), bool) for _ in problem.metrics]
-    if any(b is not None for b in problem.metrics):
-        problem = problem.factorised()
-        definite = [
-            jnp.ones((), bool) if factor is None else jnp.all(jnp.isfinite(factor))
-            for factor in problem.factors
-        ]
-        if not setup.method.factorises:
-            problem = problem._replace(factors=[None] * len(problem.factors))
-    given = problem.read(x0)
-    x = problem.project(given)
-    start = problem.write(x)
-    leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
+    leaves = problem.leaves.factorised()
+    definite = [
+        jnp.ones((), bool) if factor is None else jnp.all(jnp.isfinite(factor))
+        for factor in leaves.factors
+    ]
+    if setup.method.factorises:
+        problem = problem._replace(leaves=leaves)
+    given = problem.leaves.read(x0)
+    x = problem.manifold.project(given)
+    start = problem.leaves.write(x)
+    pairs = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
     dtype = real_dtype(x[0].dtype)
-    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in leaves]
+    moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in pairs]
     x = _perturbed(setup, problem, x, noise)
     look = problem.look(x)
     unit = _unit(look)
@@ -226,7 +122,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     )
     state = _strong(setup.method.init(problem, x, look, data.key))
     scale = _scale(setup, look)
-    prepared = Prepared(factors=problem.factors, unit=unit, scale=scale)
+    prepared = Prepared(factors=problem.leaves.factors, unit=unit, scale=scale)
     tolerance = data.tol * scale
     problem = problem._replace(tolerance=tolerance)
     stationarity = setup.method.stationarity(problem, state, x, look)
@@ -234,7 +130,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     smooth = jnp.isfinite(look.slope)
-    feasibility = problem.true_feasibility(problem.write(x))
+    feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
     course = Course(
@@ -251,7 +147,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     report = Report(
         moved=jnp.max(jnp.stack(moved)),
         finite=jnp.all(jnp.stack(finite)),
-        full_rank=problem.feasibility(problem.read(start)) < 0.1,
+        full_rank=problem.manifold.feasibility(problem.leaves.read(start)) < 0.1,
         definite=definite,
         value=look.whole_value / unit,
         smooth=smooth,
@@ -290,7 +186,7 @@ def advance(
         drawn = problem
         if setup.batch is not None:
             key = jax.random.fold_in(data.key, steps)
-            drawn = problem._replace(f=_on_batch(setup, data, setup.batch(key)))
+            drawn = problem._replace(f=on_batch(setup, data, setup.batch(key)))
         return method.step(drawn, state), steps + 1
 
     state, steps = lax.while_loop(goes_on, body, (course.state, course.steps))
@@ -303,7 +199,7 @@ def advance(
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
     sound = jnp.isfinite(look.value) & jnp.isfinite(look.slope)
-    feasibility = problem.true_feasibility(problem.write(x))
+    feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = stationarity <= tolerance
     status = jnp.select(
         [~sound, met & _feasible(feasibility), met, method.stalled(state)],
@@ -330,7 +226,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
     method, unit = setup.method, prepared.unit
     problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
     x = method.point(problem, course.state)
-    params = problem.write(x)
+    params = problem.leaves.write(x)
     proximal = method.sparse_parameters(problem, course.state, x)
     zeros = jnp.concatenate([(a == 0).ravel() for a in jax.tree.leaves(proximal)])
     stationarity, status = course.stationarity, course.status
@@ -343,7 +239,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         status = jnp.where(met, end, status)
     return Ending(
         params=params,
-        projected=problem.write(problem.project(x)),
+        projected=problem.leaves.write(problem.manifold.project(x)),
         proximal=proximal,
         value=course.value / unit,
         feasibility=course.feasibility,
@@ -352,192 +248,13 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         sparsity=jnp.mean(zeros),
         steps=course.steps,
         status=status,
-        beta=None if betas is None else problem.beta_by_path(betas),
-    )
-
-
-def looks(taken: int, budget: int) -> list[int]:
-    """After how many steps to look at a run."""
-    found, at = [], taken
-    while at < budget:
-        at = min(max(at + FEWEST, round(GROWTH * at)), budget)
-        found.append(at)
-    return found
-
-
-def traced(
-    setup: Setup, data: Data, x0: Any, phases: list[Phase]
-) -> tuple[Ending, History]:
-    """All of a run as one program, for ``jit`` and ``vmap``.
-
-    Args:
-        setup: The setup.
-        data: The arrays.
-        x0: The parameters to start from.
-        phases: The phases of the run.
-    """
-    rows = max(len(looks(0, phase.budget)) for phase in phases)
-
-    def phase(carry, options):
-        before, taken, scale = carry
-        budget = options.budget
-        here, start = phase_data(setup, data, options, before, scale)
-        # Both starts, plain and perturbed, by one program that is compiled once.
-        both = lax.map(
-            lambda noise: opening(
-                setup, choose(noise > 0, nearby(here), here), start, noise, taken
-            ),
-            jnp.asarray([0, NOISE], data.tol.dtype),
-        )
-        plain, moved = (jax.tree.map(lambda a, i=i: a[i], both) for i in (0, 1))
-        first = choose(plain.stationary, moved, plain)
-        here = choose(plain.stationary, nearby(here), here)
-
-        def piece(course, until):
-            until = jnp.minimum(taken + until, budget)
-            new = advance(setup, here, first.prepared, course, until, budget)
-            return new, _row(first.prepared, new)
-
-        offsets = looks(0, phases[-1].budget)
-        offsets = jnp.asarray(offsets + offsets[-1:] * (rows - len(offsets)), jnp.int32)
-        course, history = lax.scan(piece, first.course, offsets)
-        # A start that was stationary is the end, unless there is a lower point nearby.
-        gain = plain.course.value / plain.prepared.unit
-        lower = course.value / first.prepared.unit < gain - _rounding(gain)
-        # Values have r at its full strength, also where it is yet to count.
-        lower = lower | (here.strength < 1)
-        keep = plain.stationary & ~lower
-        prepared = choose(keep, plain.prepared, first.prepared)
-        course = choose(keep, plain.course, course)
-        end = ending(setup, here, prepared, course)
-        scale = jnp.where(scale > 0, scale, plain.prepared.scale / plain.prepared.unit)
-        if setup.columns is not None:
-            unsettled = (options.kind == BOUND) & setup.columns.overlapping(before)
-            status = jnp.where(unsettled, UNSETTLED, end.status)
-            end = end._replace(status=status.astype(jnp.int32))
-        begun = _row(plain.prepared, plain.course)
-        history = jax.tree.map(
-            lambda a, b: jnp.concatenate([a[None], b]), begun, history
-        )
-        return (end.params, end.steps, scale), (end, history)
-
-    columns = jax.tree.map(lambda *column: jnp.asarray(column), *phases)
-    begin = (x0, jnp.zeros((), jnp.int32), jnp.zeros((), data.tol.dtype))
-    _, (ends, histories) = lax.scan(phase, begin, columns)
-    end = jax.tree.map(lambda a: a[-1], ends)
-    history = jax.tree.map(lambda a: a.reshape(-1), histories)
-    nan = jnp.full_like(history[1], jnp.nan)
-    return end, History(*history, seconds=nan)
-
-
-def phase_data(
-    setup: Setup,
-    data: Data,
-    phase: Phase,
-    start: Any,
-    scale: float | Array,
-    *,
-    many: bool = False,
-) -> tuple[Data, Any]:
-    """The arrays of a phase, and its start.
-
-    Args:
-        setup: The setup.
-        data: The arrays of the run.
-        phase: The phase, of numbers or of arrays.
-        start: The end of the phase before.
-        scale: The scale of the gradient at the start of the run.
-        many: Whether the starts have an axis of their own.
-    """
-    dtype = data.tol.dtype
-    tol = jnp.where(phase.tol > 0, phase.tol, data.tol)
-    here = data._replace(
-        strength=jnp.asarray(phase.strength, dtype), tol=jnp.asarray(tol, dtype)
-    )
-    if setup.columns is None:
-        return here, start
-    assigned = partial(setup.columns.assigned, kind=jnp.asarray(phase.kind))
-    start, allowed = (jax.vmap(assigned) if many else assigned)(start)
-    overlap = jnp.asarray(phase.overlap * scale, dtype)
-    return here._replace(overlap=overlap, allowed=allowed), start
-
-
-def _row(prepared, course):
-    unit = prepared.unit
-    return (
-        course.steps,
-        course.value / unit,
-        course.feasibility,
-        course.stationarity / unit,
+        beta=None if betas is None else problem.leaves.by_path(betas / problem.unit),
     )
 
 
 def _feasible(feasibility):
     """Whether a point is near enough to the manifold for a certificate."""
     return feasibility <= jnp.sqrt(jnp.finfo(feasibility.dtype).eps)
-
-
-def nearby(data: Data) -> Data:
-    """The arrays for a perturbed start, which must not count as stationary at once."""
-    return data._replace(tol=jnp.minimum(data.tol, 0.01 * NOISE).astype(data.tol.dtype))
-
-
-def _rounding(value):
-    return 100 * jnp.finfo(value.dtype).eps * jnp.abs(value)
-
-
-def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
-    """The problem of a setup and its arrays."""
-    args = setup.args.merge(data.args)
-    regularizer: Regularizer | None = None
-    if setup.regularizer is not None:
-        regularizer = setup.regularizer.merge(data.weights)
-
-    def f(params):
-        value = _value(setup, params, args)
-        if setup.columns is None:
-            return value
-        return value + data.overlap * setup.columns.overlap(params)
-
-    if setup.columns is not None and regularizer is not None:
-        regularizer = setup.columns.restricted(regularizer, data.allowed)
-
-    if setup.batch is not None:
-        f = _mean_over_batches(setup, data, setup.batch)
-    return Problem(
-        f=f,
-        regularizer=regularizer,
-        structure=setup.structure,
-        metrics=data.metrics,
-        factors=prepared.factors if prepared else [None] * len(data.metrics),
-        unit=prepared.unit if prepared else 1.0,
-        strength=data.strength,
-        beta=data.beta,
-    )
-
-
-def _on_batch(setup, data, batch):
-    args = setup.args.merge(data.args)
-    return lambda params: _value(setup, params, (*args, batch))
-
-
-def _value(setup, params, args):
-    """The value of f, in the dtype of the parameters."""
-    dtype = real_dtype(jnp.result_type(*setup.structure.dtypes, jnp.float32))
-    return scalar(setup.f.merge([])(params, *args)).astype(dtype)
-
-
-def _mean_over_batches(setup, data, batch):
-    """The objective averaged over batches that are the same throughout the run."""
-    keys = jax.random.split(jax.random.fold_in(data.key, 1), JUDGES)
-    batches = jax.vmap(batch)(keys)
-
-    def value(params):
-        return jnp.mean(
-            lax.map(lambda one: _on_batch(setup, data, one)(params), batches)
-        )
-
-    return value
 
 
 def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
@@ -553,7 +270,7 @@ def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
     moved = optax.tree.add_scale(x, size, waves)
     if setup.columns is not None:
         moved = problem.prox(moved, jnp.zeros_like(noise), x)
-    return choose(noise > 0, problem.dissolve(moved), x)
+    return choose(noise > 0, problem.manifold.dissolve(moved), x)
 
 
 def _unit(look: Look) -> Array:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._minimize.problem import Look, Point, Problem
+from .points import Point
+from .problem import Look, Problem
 
 
 class Method(ABC):
@@ -20,14 +21,12 @@ class Method(ABC):
         smooth: Whether the method is for smooth objectives, so that a solution can be
             differentiated and curvature is a part of the scale of the tolerance.
         factorises: Whether the method works in the coordinates Lᵀx of a metric LLᵀ.
-        batches: Whether each step may have an objective of its own.
     """
 
     certificate: ClassVar[str] = "norm of the projected gradient"
     in_loop: ClassVar[bool] = True
     smooth: ClassVar[bool] = True
     factorises: ClassVar[bool] = True
-    batches: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -53,12 +52,13 @@ class Method(ABC):
     def stationarity(self, problem: Problem, state: Any, x: Point, look: Look) -> Array:
         """The certificate of the point reached: by default ‖∇(f + r)‖, projected."""
         del state
-        return optax.tree.norm(problem.tangent(problem.image(x), look.whole))
+        manifold = problem.manifold
+        return optax.tree.norm(manifold.tangent(manifold.image(x), look.whole))
 
     def sparse_parameters(self, problem: Problem, state: Any, x: Point) -> Any:
         """The parameters of which the zeros are counted."""
         del state
-        return problem.write(x)
+        return problem.leaves.write(x)
 
     def betas(self, state: Any) -> Array | None:
         """The weight β of each constrained leaf, if the method has such weights."""

@@ -1,67 +1,34 @@
 """The solver: checks what it is given, chooses the method, runs it and certifies."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 from jax.core import Tracer
 
 from cdopt_jax._errors import error, public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._math.products import real_dtype
-from cdopt_jax._minimize import implicit
-from cdopt_jax._minimize.checks import (
-    check_layout,
-    check_leaves,
-    check_options,
-    number,
-    whole,
-)
-from cdopt_jax._minimize.loop import (
-    NOISE,
-    Data,
-    Ending,
-    Setup,
-    nearby,
-    phase_data,
-    problem_of,
-)
-from cdopt_jax._minimize.method import Method
-from cdopt_jax._minimize.named import NAMED
-from cdopt_jax._minimize.nonnegative import nonnegative_columns, nonnegative_phases
-from cdopt_jax._minimize.optax_method import Optax, stochastic
-from cdopt_jax._minimize.phase import BOUND, FAINT, FREE, LOOSE, SETTLED, Phase
-from cdopt_jax._minimize.problem import (
-    feasibility_on_host,
-    projected_on_host,
-    structure_of,
-)
-from cdopt_jax._minimize.proximal import Proximal
-from cdopt_jax._minimize.result import (
-    CERTIFIED,
-    INFEASIBLE,
-    UNSETTLED,
-    History,
-    Info,
-    Result,
-)
-from cdopt_jax._minimize.run import (
-    Callback,
-    Ended,
-    Progress,
-    begin,
-    check_start,
-    finish,
-    history,
-)
-from cdopt_jax._minimize.static import opaque, split
 from cdopt_jax.prox import Regularizer
+
+from . import implicit
+from .checks import check_layout, check_leaves, check_options, number, weight, whole
+from .host_checks import feasibility_on_host, projected_on_host
+from .leaves import leaves_of
+from .loop import Ending
+from .method import Method
+from .named import NAMED, chosen_method
+from .nonnegative import nonnegative_columns, nonnegative_phases
+from .phase import FAINT, LOOSE, Phase
+from .phased_run import run_phases
+from .proximal import Proximal
+from .result import CERTIFIED, INFEASIBLE, History, Info, Result
+from .run import Callback, Progress, history
+from .setup import Data, Setup
+from .static import opaque, split
 
 
 @public("minimize")
@@ -162,9 +129,10 @@ def minimize(
     start = x0.params if isinstance(x0, Result) else x0
     check_leaves(start)
     start = jax.tree.map(jnp.asarray, start)
-    chosen = _chosen(method, regularizer, batch, most, warm=warm)
+    chosen = chosen_method(method, regularizer, batch, most, warm=warm)
     check_layout(start, chosen.name)
-    structure, metrics = structure_of(start, mask)
+    leaves = leaves_of(start, mask)
+    structure, metrics = leaves.structure, leaves.metrics
     static_args, arrays = split(args)
     static_regularizer, weights = None, []
     if regularizer is not None:
@@ -194,14 +162,14 @@ def minimize(
         regularizer=static_regularizer,
         columns=columns,
     )
-    dtype = real_dtype(jnp.result_type(*structure.dtypes, jnp.float32))
+    dtype = structure.dtype
     usual = float(jnp.finfo(dtype).eps) ** 0.5
     data = Data(
         args=arrays,
         metrics=metrics,
         weights=weights,
         tol=jnp.asarray(usual if tol is None else number("tol", tol), dtype),
-        beta=jnp.asarray(_automatic(beta), dtype),
+        beta=jnp.asarray(weight(beta), dtype),
         strength=jnp.ones((), dtype),
         key=jax.random.key(0) if key is None else key,
         overlap=jnp.zeros((), dtype),
@@ -224,14 +192,14 @@ def minimize(
 
     many = 0 if starts is None else whole("starts", starts)
     try:
-        ended = _run(setup, data, start, phases, watch, many)
+        ended = run_phases(setup, data, start, phases, watch, many)
         switch = method == "auto" and ended.kinked and regularizer is None
         if switch and not ended.stopped:
             # What is smooth would have come to an end.
             name = "geometric"
             setup = dataclasses.replace(setup, method=NAMED[name])
             rest = [Phase(budget=most)]
-            ended = _run(setup, data, ended.params, rest, watch, 0, ended)
+            ended = run_phases(setup, data, ended.params, rest, watch, 0, ended)
     finally:
         if bar is not None:
             bar.close()
@@ -240,14 +208,13 @@ def minimize(
         result, values=ended.values, compile_seconds=ended.compile_seconds
     )
     single = jnp.finfo(dtype).bits <= 32
-    if single and any(b is not None for b in metrics):
+    if single and metrics:
         # xᵀBx is formed in double precision, or its rounding would be all that is seen.
-        problem = problem_of(setup, data, None)
-        off = feasibility_on_host(problem, result.params)
+        off = feasibility_on_host(result.params, mask)
         lost = bool(result.converged) and off > usual
         result = dataclasses.replace(
             result,
-            projected=projected_on_host(problem, result.projected),
+            projected=projected_on_host(result.projected, mask),
             feasibility=jnp.asarray(off, dtype),
             converged=result.converged & (not lost),
             status=jnp.where(lost, INFEASIBLE, result.status),
@@ -255,177 +222,12 @@ def minimize(
     return result
 
 
-def _run(
-    setup: Setup,
-    data: Data,
-    start: Any,
-    phases: list[Phase],
-    watch: Callable[[Info], bool],
-    many: int,
-    before: Ended | None = None,
-) -> Ended:
-    """The phases of a run, one from the end of the other.
-
-    Args:
-        setup: The setup.
-        data: The arrays.
-        start: The parameters to start from.
-        phases: The phases of the run.
-        watch: Called with each look at the run; true if the run is to stop.
-        many: From how many starts to run, or zero.
-        before: What was run before.
-    """
-    if many:
-        start = _random_starts(setup, data, start, many)
-    columns, ended = setup.columns, before
-    overlapping, kind = np.ones((), bool), FREE
-    for phase in phases:
-        if columns is not None and ended is not None:
-            look = columns.overlapping
-            overlapping = np.asarray((jax.vmap(look) if many else look)(start))
-            if not overlapping.any() and (phase.kind == FREE or kind == SETTLED):
-                continue
-        scale = 0.0 if ended is None else ended.scale
-        here, start = phase_data(setup, data, phase, start, scale, many=many > 0)
-        budget = 0 if ended is not None and ended.stopped else phase.budget
-        found = _phase(setup, here, start, budget, watch, many, ended)
-        ended = found if ended is None else found.after(ended)
-        start, kind = ended.params, phase.kind
-        if kind == BOUND and overlapping[ended.best]:
-            ended = ended.with_status(UNSETTLED)
-        if ended.stopped:
-            # Another phase might yet have changed what this one has certified.
-            if phase is not phases[-1]:
-                ended = ended.with_status(ended.stopped)
-            if columns is None:
-                break
-    assert ended is not None
-    return ended
-
-
-def _phase(
-    setup: Setup,
-    data: Data,
-    start: Any,
-    budget: int,
-    watch: Callable[[Info], bool],
-    many: int,
-    before: Ended | None,
-) -> Ended:
-    """One phase of a run; the arguments are those of `_run`."""
-    taken = 0 if before is None else int(np.max(before.end.steps))
-    begun = begin(setup, data, start, noise=0.0, taken=taken, many=many)
-    if before is None:
-        check_start(begun.opened.report, setup.structure)
-        _warn(begun.opened.report.moved, data.tol.dtype)
-    found = finish(setup, data, begun, budget, watch)
-    if many or not bool(begun.opened.stationary):
-        return found
-    # It may be a saddle: what is found from nearby counts if it is lower, or if r is
-    # yet to count, since values have r at its full strength.
-    data = nearby(data)
-    begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
-    other = finish(setup, data, begun, budget, watch)
-    value = float(found.end.value)
-    slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
-    lower = float(other.end.value) < value - slack or float(data.strength) < 1
-    return other.after(found) if lower else found
-
-
-def _automatic(beta):
-    """The weight β, zero for the automatic one."""
-    return 0 if isinstance(beta, str) and beta == "auto" else number("beta", beta)
-
-
-def _random_starts(setup, data, start, many):
-    """The start and random ones, in a leading axis; free leaves are all the same."""
-    keys = jax.random.split(jax.random.fold_in(data.key, 3), len(setup.structure.paths))
-
-    def one(key, leaf, reading):
-        first = leaf[None]
-        if reading is None:
-            return jnp.repeat(first, many, axis=0)
-        drawn = jax.random.normal(key, (many - 1, *leaf.shape), leaf.dtype)
-        return jnp.concatenate([first, drawn])
-
-    rows = zip(keys, jax.tree.leaves(start), setup.structure.readings, strict=True)
-    return setup.structure.treedef.unflatten(one(*row) for row in rows)
-
-
-def _warn(moved, dtype):
-    """Say so where the start was off the manifold."""
-    distance = float(np.ravel(np.asarray(moved))[0])
-    if distance > float(jnp.finfo(dtype).eps) ** 0.5:
-        warnings.warn(
-            "minimize: x0 is not on the manifold; its projection was taken, which "
-            f"moves an entry by {distance:.1e}.",
-            stacklevel=6,
-        )
-
-
 def _result(setup: Setup, name: str, end: Ending, course: History) -> Result:
     return Result(
-        params=end.params,
-        projected=end.projected,
-        proximal=end.proximal,
-        value=end.value,
-        feasibility=end.feasibility,
-        stationarity=end.stationarity,
-        tolerance=end.tolerance,
-        sparsity=end.sparsity,
-        steps=end.steps,
+        **end._asdict(),
         converged=end.status == CERTIFIED,
-        status=end.status,
         history=course,
         values=None,
-        beta=end.beta,
         method=name,
         certificate=setup.method.certificate,
     )
-
-
-def _chosen(
-    method: Any,
-    regularizer: Regularizer | None,
-    batch: Any,
-    max_steps: int,
-    *,
-    warm: bool,
-) -> Method:
-    """The method that an option stands for."""
-    optimizer = hasattr(method, "update")
-    if batch is not None:
-        if isinstance(method, Optax):
-            return Optax(optimizer=method.optimizer, sampled=True)
-        if not optimizer and method != "auto":
-            raise error(
-                f"method={method!r} compares values of one function, and with batch= "
-                "each step has its own; give an Optax optimiser, such as "
-                "optax.adam(1e-2)."
-            )
-        drawn = stochastic(max_steps) if isinstance(method, str) else method
-        return Optax(drawn, sampled=True)
-    if isinstance(method, Method):
-        found = method
-    elif optimizer:
-        found = Optax(method)
-    elif isinstance(method, str) and method in NAMED:
-        found = NAMED[method]
-    elif isinstance(method, str) and method == "auto":
-        # From the end of another run there is nothing to go ahead for.
-        ahead = regularizer is not None and not warm
-        found = NAMED["continuation" if ahead else "proximal"]
-        if regularizer is not None and regularizer.prox is None:
-            found = NAMED["geometric"]
-    else:
-        raise error(
-            f"method must be one of {', '.join(['auto', *NAMED])}, an object of "
-            f"cdx.methods, or an Optax optimiser; it is {method!r}."
-        )
-    lacks = regularizer is not None and regularizer.prox is None
-    if lacks and found.name in ("proximal", "continuation"):
-        raise error(
-            f'method="{found.name}" needs the proximal map of r, and prox is None; '
-            'give one, or write method="geometric", which takes subgradients.'
-        )
-    return found

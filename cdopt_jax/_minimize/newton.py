@@ -9,16 +9,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.dissolved_lbfgs import reweighted, starting_betas
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import (
-    Look,
-    Point,
-    Problem,
-    dot,
-    gradient_of,
-    value_and_gradient,
-)
+from .dissolved import Dissolved, reweighted, weighted
+from .method import choose
+from .points import Point, dot, gradient_of, value_and_gradient
+from .problem import Look, Problem
 
 LARGEST = 0.3
 """A step of this length stays inside the region in which h is faithful to f."""
@@ -66,7 +60,7 @@ class _Conjugate(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Newton(Method):
+class Newton(Dissolved):
     """Trust-region Newton steps on h with exact second derivatives, for f + r smooth.
 
     Steihaug, "The conjugate gradient method and trust regions in large scale
@@ -86,8 +80,7 @@ class Newton(Method):
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
         del key
-        betas = starting_betas(problem, look)
-        value, gradient = value_and_gradient(lambda x: problem.dissolved(x, betas))(x)
+        betas, value, gradient = weighted(problem, x, look)
         return State(
             x=x,
             betas=betas,
@@ -124,19 +117,6 @@ class Newton(Method):
         )
         betas, value, gradient = reweighted(problem, x, state.betas, value, gradient)
         return State(x=x, betas=betas, value=value, gradient=gradient, radius=radius)
-
-    def point(self, problem: Problem, state: State) -> Point:
-        """A of the point, twice: h is used where once is not enough."""
-        return problem.dissolve(problem.dissolve(state.x))
-
-    def residual(self, problem: Problem, state: State) -> Array:
-        """The norm of the gradient of h."""
-        del problem
-        return optax.tree.norm(state.gradient)
-
-    def betas(self, state: State) -> Array:
-        """The weights of the penalty."""
-        return state.betas
 
     def stalled(self, state: State) -> Array:
         """Whether the trust region has vanished."""

@@ -27,9 +27,10 @@ from cdopt_jax._errors import error
 from cdopt_jax._leaves.masks import Mask, select
 from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
 from cdopt_jax._leaves.reading import Reading
-from cdopt_jax._minimize.phase import BOUND, FREE, LOOSE, SETTLED, Phase
-from cdopt_jax._minimize.problem import Structure
 from cdopt_jax.prox import Regularizer
+
+from .leaves import Structure
+from .phase import BOUND, FREE, LOOSE, SETTLED, Phase
 
 WEIGHTS = tuple(2.0**k for k in range(-8, 7))
 """The weights of the penalty, relative to the size of the gradient at the start. Of 48

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, value_and_gradient
 from cdopt_jax._transforms.constrain import constrain
+
+from .method import Method, choose
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
 
 
 class State(NamedTuple):
@@ -46,7 +48,6 @@ class Optax(Method):
 
     smooth: ClassVar[bool] = False
     factorises: ClassVar[bool] = False
-    batches: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -54,7 +55,7 @@ class Optax(Method):
         return "optax"
 
     def _constrained(self, problem):
-        return constrain(self.optimizer, problem.mask)
+        return constrain(self.optimizer, problem.leaves.mask)
 
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
@@ -62,19 +63,19 @@ class Optax(Method):
         return State(
             x=x,
             gradient=look.whole,
-            optimizer=self._constrained(problem).init(problem.write(x)),
+            optimizer=self._constrained(problem).init(problem.leaves.write(x)),
             best=x,
             least=look.value,
         )
 
     def step(self, problem: Problem, state: State) -> State:
         """One step."""
-        params = problem.write(state.x)
-        gradient = problem.write_gradient(state.gradient)
+        params = problem.leaves.write(state.x)
+        gradient = problem.leaves.write_gradient(state.gradient)
         tx = self._constrained(problem)
         updates, inner = tx.update(gradient, state.optimizer, params)
         moved: Any = optax.apply_updates(params, updates)
-        x = problem.read(moved)
+        x = problem.leaves.read(moved)
         value, gradient = value_and_gradient(problem.value)(x)
         better = (value < state.least) | self.sampled
         return State(
@@ -94,7 +95,7 @@ class Optax(Method):
         """The norm of the projected gradient."""
         if self.sampled:
             return jnp.asarray(jnp.inf, state.least.dtype)
-        return optax.tree.norm(problem.adjoint(state.x, state.gradient))
+        return optax.tree.norm(problem.manifold.adjoint(state.x, state.gradient))
 
 
 def stochastic(steps: int) -> optax.GradientTransformation:

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cdopt_jax._minimize.loop import Data, Setup, advance, ending, opening
+from .loop import advance, ending, opening
+from .setup import Data, Setup
 
 SETUPS, SIGNATURES = 32, 8
 

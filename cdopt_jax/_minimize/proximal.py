@@ -35,9 +35,12 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm, norm, per_matrix, phi
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, dot
-from cdopt_jax._minimize.search import Trial, search
+
+from .method import Method, choose
+from .momentum import accelerated
+from .points import Point, dot
+from .problem import Look, Problem
+from .search import Trial, search
 
 DECREASE = 1e-4
 """The share of ‖y − x‖²/η by which the objective must fall."""
@@ -158,7 +161,7 @@ class Proximal(Method):
         size = optax.tree.norm(x)
         scale = look.slope + look.curvature
         first = size / jnp.where(scale > 0, scale, 1)
-        bx = problem.image(x)
+        bx = problem.manifold.image(x)
         trial = Trial(
             x=x,
             bx=bx,
@@ -168,7 +171,7 @@ class Proximal(Method):
             stepsize=first,
             shortenings=jnp.zeros((), jnp.int32),
         )
-        none = [jnp.zeros_like(s) for s in problem.inner(x, look.gradient)]
+        none = [jnp.zeros_like(s) for s in problem.manifold.inner(x, look.gradient)]
         now = _iterate(problem, trial, none, first, jnp.ones((), jnp.int32))
         usual = 100 if problem.regularizer else 10
         zero = jnp.zeros((), jnp.int32)
@@ -221,10 +224,8 @@ class Proximal(Method):
         failures = jnp.where(failed, state.failures + 1, 0)
         nearer = now.residual < 0.9 * state.nearest
         idle = jnp.where(lower | nearer, 0, state.idle + 1)
-        worse = (_certificate(problem, state, now) <= problem.tolerance) & _above_best(
-            state
-        )
-        back = failed | (idle > IDLE) | worse
+        met = _certificate(problem, state, now) <= problem.tolerance
+        back = failed | (idle > IDLE) | (met & _above_best(state))
         base = choose(back, _as_trial(best), trial)
         shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
         shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
@@ -270,12 +271,12 @@ class Proximal(Method):
 
     def point(self, problem: Problem, state: State) -> Point:
         """The last point or the best one."""
-        return problem.dissolve(_reached(problem, state).x)
+        return problem.manifold.dissolve(_reached(problem, state).x)
 
     def sparse_parameters(self, problem: Problem, state: State, x: Point) -> Any:
         """The proximal point, of which the zeros are exact."""
         if problem.regularizer is None:
-            return problem.write(x)
+            return problem.leaves.write(x)
         end = _reached(problem, state)
         at = optax.tree.add_scale(end.x, -end.stepsize, end.direction)
         return problem.prox_parameters(at, end.stepsize, end.x)
@@ -302,9 +303,8 @@ def _certificate(problem, state, at):
 
 def _reached(problem, state):
     """The last point, if it is as low as the best one and nearer to stationary."""
-    nearer = _certificate(problem, state, state.now) <= _certificate(
-        problem, state, state.best
-    )
+    last, best = (_certificate(problem, state, at) for at in (state.now, state.best))
+    nearer = last <= best
     return choose(nearer & ~_above_best(state), state.now, state.best)
 
 
@@ -352,44 +352,42 @@ class _Dual(NamedTuple):
 def _iterate(
     problem: Problem, trial: Trial, multiplier: Point, stepsize: Array, rounds: Array
 ) -> Iterate:
-    """A trial's point with its direction, after so many steps on the dual."""
-    x, bx, gradient = trial.x, trial.bx, trial.gradient
+    """A trial's point with its direction, after so many rounds on the dual problem."""
+    x, bx, manifold = trial.x, trial.bx, problem.manifold
+    tangential = manifold.tangent(bx, trial.gradient)
+    smooth = Iterate(
+        x=x,
+        bx=bx,
+        value=trial.value,
+        gradient=trial.gradient,
+        multiplier=multiplier,
+        direction=tangential,
+        y=x,
+        residual=optax.tree.norm(tangential),
+        stepsize=stepsize,
+    )
     if problem.regularizer is None:
-        direction = problem.tangent(bx, gradient)
-        return Iterate(
-            x=x,
-            bx=bx,
-            value=trial.value,
-            gradient=gradient,
-            multiplier=multiplier,
-            direction=direction,
-            y=x,
-            residual=optax.tree.norm(direction),
-            stepsize=stepsize,
-        )
-    tangential = problem.tangent(bx, gradient)
+        return smooth
 
     def directed(multiplier):
-        return optax.tree.add(tangential, problem.multiply(bx, multiplier))
+        return optax.tree.add(tangential, manifold.multiply(bx, multiplier))
 
-    pairs = zip(bx, problem.forms, strict=True)
+    pairs = zip(bx, manifold.forms, strict=True)
     paces = [1 / (stepsize * _largest(b, form)) for b, form in pairs]
 
     def body(dual):
         d = directed(dual.ahead)
         y = problem.prox(optax.tree.add_scale(x, -stepsize, d), stepsize, x)
         moved = optax.tree.sub(y, x)
-        off = problem.inner(bx, moved)
+        off = manifold.inner(bx, moved)
         new = [c + o * pace for c, o, pace in zip(dual.ahead, off, paces, strict=True)]
         change = optax.tree.sub(new, dual.multiplier)
         turned = dot(off, change) < 0
-        momentum = jnp.where(turned, 1, dual.momentum)
-        grown = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
-        share = jnp.where(turned, 0, (momentum - 1) / grown)
+        momentum, share = accelerated(dual.momentum, turned)
         return _Dual(
             multiplier=new,
             ahead=optax.tree.add_scale(new, share, change),
-            momentum=grown,
+            momentum=momentum,
             y=y,
             off=optax.tree.norm(off),
             size=optax.tree.norm(moved),
@@ -413,16 +411,11 @@ def _iterate(
         taken=jnp.zeros((), jnp.int32),
     )
     dual = lax.while_loop(inexact, body, start)
-    return Iterate(
-        x=x,
-        bx=bx,
-        value=trial.value,
-        gradient=gradient,
+    return smooth._replace(
         multiplier=dual.multiplier,
         direction=directed(dual.multiplier),
         y=dual.y,
         residual=dual.size / stepsize,
-        stepsize=stepsize,
     )
 
 

@@ -1,8 +1,7 @@
 """What `minimize` returns."""
 
 import importlib
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -69,29 +68,7 @@ class History(NamedTuple):
     seconds: Any
 
 
-_DATA = (
-    "params",
-    "projected",
-    "proximal",
-    "value",
-    "feasibility",
-    "stationarity",
-    "tolerance",
-    "sparsity",
-    "steps",
-    "converged",
-    "status",
-    "history",
-    "values",
-    "beta",
-)
-
-
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=list(_DATA),
-    meta_fields=["method", "certificate", "compile_seconds"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Result:
     """The end of a run of `minimize`; a tree, so that it passes through ``vmap``.
@@ -134,9 +111,9 @@ class Result:
     history: History
     values: Array | None
     beta: dict[str, Array] | None
-    method: str
-    certificate: str
-    compile_seconds: float = 0.0
+    method: str = field(metadata={"static": True})
+    certificate: str = field(metadata={"static": True})
+    compile_seconds: float = field(default=0.0, metadata={"static": True})
 
     @property
     def message(self) -> str:
@@ -155,10 +132,8 @@ class Result:
         """A short summary."""
         if np.ndim(self.value):
             least = float(np.min(np.asarray(self.value)))
-            return (
-                f"{np.size(self.value)} runs of minimize, least value {least:.6g}\n"
-                + (self.message)
-            )
+            runs = f"{np.size(self.value)} runs of minimize, least value {least:.6g}"
+            return f"{runs}\n{self.message}"
         seconds = np.asarray(self.history.seconds)[-1]
         lines = {
             "value": f"{float(self.value):.8g}",

@@ -17,9 +17,11 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import Look, Point, Problem, dot, gradient_of
-from cdopt_jax._minimize.search import search
+
+from .method import Method, choose
+from .points import Point, dot, gradient_of
+from .problem import Look, Problem
+from .search import search
 
 MEMORY = 5
 """Over how many of the last values the largest is taken."""
@@ -113,7 +115,7 @@ class Tangential(Method):
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
         del key
-        d = problem.tangent(problem.image(x), look.whole)
+        d = problem.manifold.tangent(problem.manifold.image(x), look.whole)
         dtype, slots = look.value.dtype, self.history + 1
         none = [jnp.zeros((slots, *a.shape), a.dtype) for a in x]
         zero = jnp.zeros((), jnp.int32)
@@ -160,7 +162,7 @@ class Tangential(Method):
         gradient = trial.gradient
         if problem.regularizer is not None:
             gradient = optax.tree.add(gradient, gradient_of(problem.regular)(trial.x))
-        direction = choose(failed, d, problem.tangent(trial.bx, gradient))
+        direction = choose(failed, d, problem.manifold.tangent(trial.bx, gradient))
         idle = jnp.where(trial.value < state.best.value, 0, state.idle + 1)
         moved = Iterate(
             x=trial.x,
@@ -197,7 +199,7 @@ class Tangential(Method):
         """The last point, if it is as low as the best one up to rounding, or that."""
         best = state.best.value
         low = state.now.value <= best + 1e-10 * jnp.abs(best)
-        return problem.dissolve(choose(low, state.now.x, state.best.x))
+        return problem.manifold.dissolve(choose(low, state.now.x, state.best.x))
 
     def stalled(self, state: State) -> Array:
         """Whether no step lowers the objective."""

@@ -12,27 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from cdopt_jax._errors import error
-from cdopt_jax._minimize.loop import (
-    Data,
-    Ending,
-    Opening,
-    Report,
-    Setup,
-    looks,
-)
-from cdopt_jax._minimize.problem import Structure
-from cdopt_jax._minimize.programs import on_one_device, programs
-from cdopt_jax._minimize.result import (
-    CERTIFIED,
-    DIVERGED,
-    INTERRUPTED,
-    STALLED,
-    STOPPED,
-    History,
-    Info,
-)
+
+from .leaves import Structure
+from .loop import Ending, Opening, Report
+from .phase_data import looks
+from .programs import on_one_device, programs
+from .result import CERTIFIED, DIVERGED, INTERRUPTED, STALLED, STOPPED, History, Info
+from .setup import Data, Setup
 
 Callback = Callable[[Info], Any]
+
+Watch = Callable[[Info], bool]
+"""Called with each look at a run; true if the run is to stop."""
 
 EVERY_SECONDS = 1.0
 """How often a line is written where there is no bar."""
@@ -117,21 +108,10 @@ def begin(
     )
 
 
-def finish(
-    setup: Setup,
-    data: Data,
-    begun: Begun,
-    budget: int,
-    watch: Callable[[Info], bool],
-) -> Ended:
+def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) -> Ended:
     """The rest of a run that has begun.
 
-    Args:
-        setup: The setup.
-        data: The arrays.
-        begun: The start.
-        budget: The most steps, those before the start included.
-        watch: Called with each look at the run; true if the run is to stop.
+    The budget is the most steps, those before the start included.
     """
     prepared, course = begun.opened.prepared, begun.opened.course
     compiled, seconds = begun.compiled, begun.seconds

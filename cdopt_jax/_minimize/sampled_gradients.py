@@ -6,7 +6,10 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._math.products import mm
-from cdopt_jax._minimize.problem import Point, Problem, gradient_of, real_parts
+
+from .momentum import accelerated
+from .points import Point, gradient_of, real_parts
+from .problem import Problem
 
 ITERATIONS = 500
 
@@ -30,7 +33,9 @@ def sampled_gradients(
         return flat(optax.tree.add_scale(x, distance / size, noise))
 
     def flat(z):
-        g = problem.adjoint(z, gradient_of(problem.value)(problem.dissolve(z)))
+        g = problem.manifold.adjoint(
+            z, gradient_of(problem.value)(problem.manifold.dissolve(z))
+        )
         return jnp.concatenate([a.ravel() for a in real_parts(g)])
 
     around = lax.map(at, jax.random.split(key, count - 1), batch_size=16)
@@ -62,12 +67,11 @@ def nearest(rows: Array) -> Array:
     start = jnp.full(count, 1 / count, rows.dtype)
 
     def body(_, carry):
-        weights, ahead, t = carry
+        weights, ahead, momentum = carry
         new = onto_simplex(ahead - pace * mm(gram, ahead))
         turned = jnp.sum((ahead - new) * (new - weights)) > 0
-        t = jnp.where(turned, 1.0, t)
-        grown = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
-        return new, new + (t - 1) / grown * (new - weights), grown
+        momentum, share = accelerated(momentum, turned)
+        return new, new + share * (new - weights), momentum
 
     one = jnp.ones((), rows.dtype)
     weights, *_ = lax.fori_loop(0, ITERATIONS, body, (start, start, one))

@@ -13,16 +13,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import (
-    EDGE,
-    Look,
-    Point,
-    Problem,
-    from_real_parts,
-    real_parts,
-)
-from cdopt_jax._minimize.sampled_gradients import nearest, sampled_gradients
+from .manifold import EDGE
+from .method import Method, choose
+from .points import Point, from_real_parts, real_parts
+from .problem import Look, Problem
+from .sampled_gradients import nearest, sampled_gradients
 
 HALVINGS = 30
 """The most halvings of a stepsize."""
@@ -38,8 +33,7 @@ class State(NamedTuple):
         x: The point.
         value: The objective there.
         radius: That of the ball in which gradients are sampled.
-        distance: The length of the last direction.
-        reached: The shortest one, with the radius it was found at.
+        reached: The length of the shortest direction at a small radius.
         stepsize: The first to try.
         key: For the samples.
     """
@@ -47,7 +41,6 @@ class State(NamedTuple):
     x: Point
     value: Array
     radius: Array
-    distance: Array
     reached: Array
     stepsize: Array
     key: Array
@@ -86,7 +79,6 @@ class Sampling(Method):
             x=x,
             value=look.value,
             radius=jnp.asarray(self.first, dtype),
-            distance=jnp.asarray(jnp.inf, dtype),
             reached=jnp.asarray(jnp.inf, dtype),
             stepsize=jnp.ones((), dtype),
             key=key,
@@ -106,9 +98,9 @@ class Sampling(Method):
 
         def attempt(t):
             trial = optax.tree.add_scale(state.x, -t, direction)
-            measured = problem.measure(trial)
+            measured = problem.manifold.measure(trial)
             # Not A once: after a long step f may be lower off the manifold than on it.
-            x, _ = problem.restore(measured)
+            x, _ = problem.manifold.restore(measured)
             inside = jnp.max(jnp.stack([m.distance for m in measured])) < EDGE
             return x, jnp.where(inside, problem.value(x), jnp.inf)
 
@@ -131,7 +123,6 @@ class Sampling(Method):
             x=choose(moved, x, state.x),
             value=jnp.where(moved, value, state.value),
             radius=jnp.where(flat, state.radius / 2, state.radius),
-            distance=distance,
             reached=jnp.where(
                 near, jnp.minimum(distance, state.reached), state.reached
             ),

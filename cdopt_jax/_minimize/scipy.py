@@ -13,15 +13,13 @@ from jax.flatten_util import ravel_pytree
 
 from cdopt_jax._errors import public
 from cdopt_jax._leaves.masks import Mask
-from cdopt_jax._minimize.checks import number
-from cdopt_jax._minimize.dissolved_lbfgs import STRAYED
-from cdopt_jax._minimize.problem import (
-    Problem,
-    from_real_parts,
-    real_parts,
-    structure_of,
-)
 from cdopt_jax._trees import project
+
+from .checks import weight
+from .dissolved import STRAYED
+from .leaves import leaves_of
+from .points import from_real_parts, real_parts
+from .problem import Problem
 
 
 class ScipyObjective(NamedTuple):
@@ -82,20 +80,16 @@ def scipy_objective(
         >>> print(f"{found.fun:.3f}", h.restore(found.x).shape)
         -21.000 (8, 3)
     """
-    structure, metrics = structure_of(x0, mask)
     start = project(x0, mask)
     problem = Problem(
         f=lambda params: f(params, *args),
         regularizer=None,
-        structure=structure,
-        metrics=metrics,
-        factors=[None] * len(metrics),
+        leaves=leaves_of(x0, mask),
     )
-    automatic = isinstance(beta, str) and beta == "auto"
-    given = 0.0 if automatic else float(number("beta", beta))
-    gradient = jax.grad(problem.smooth)(problem.read(start))
-    betas = problem.automatic_beta(gradient)
-    betas = betas if automatic else jnp.full_like(betas, given)
+    given = float(weight(beta))
+    gradient = jax.grad(problem.smooth)(problem.leaves.read(start))
+    betas = problem.manifold.automatic_beta(gradient)
+    betas = jnp.full_like(betas, given) if given else betas
     leaves, treedef = jax.tree.flatten(start)
     flat, unravel_parts = ravel_pytree(real_parts(leaves))
 
@@ -103,7 +97,7 @@ def scipy_objective(
         return treedef.unflatten(from_real_parts(unravel_parts(v), leaves))
 
     def h(v):
-        return problem.dissolved(problem.read(unravel(v)), betas.astype(v.dtype))
+        return problem.dissolved(problem.leaves.read(unravel(v)), betas.astype(v.dtype))
 
     value, pair = jax.jit(h), jax.jit(jax.value_and_grad(h))
     product = jax.jit(lambda v, d: jax.jvp(jax.grad(h), (v,), (d,))[1])
@@ -117,7 +111,7 @@ def scipy_objective(
 
     def restore(v):
         params = unravel(enter(v))
-        off = float(problem.feasibility(problem.read(params)))
+        off = float(problem.manifold.feasibility(problem.leaves.read(params)))
         if not off < STRAYED:
             warnings.warn(
                 f"scipy_objective: the vector has ‖xᵀBx − I‖ = {off:.1e}, where h need "
@@ -133,5 +127,7 @@ def scipy_objective(
         hessp=lambda v, d: np.asarray(product(enter(v), enter(d)), np.float64),
         start=np.asarray(flat, np.float64),
         restore=restore,
-        beta={k: float(v) for k, v in problem.beta_by_path(betas).items()},
+        beta={
+            k: float(v) for k, v in problem.leaves.by_path(betas / problem.unit).items()
+        },
     )

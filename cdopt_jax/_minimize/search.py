@@ -6,7 +6,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from cdopt_jax._minimize.problem import EDGE, Measured, Point, Problem
+from .manifold import EDGE, Measured
+from .points import Point
+from .problem import Problem
 
 SHORTENINGS = 30
 
@@ -61,7 +63,7 @@ def search(
     """
 
     def candidates(stepsize, shortenings):
-        measured = problem.measure(candidate(stepsize))
+        measured = problem.manifold.measure(candidate(stepsize))
         distance = jnp.max(jnp.stack([m.distance for m in measured]))
         return _Candidate(
             measured=measured,
@@ -83,7 +85,7 @@ def search(
             nearer,
             candidates(trial.stepsize / 2, trial.shortenings + 1),
         )
-        new, bx = problem.restore(found.measured)
+        new, bx = problem.manifold.restore(found.measured)
         value, gradient = problem.evaluate(new)
         return Trial(
             x=new,

@@ -12,15 +12,11 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from cdopt_jax._minimize.method import Method, choose
-from cdopt_jax._minimize.problem import (
-    EDGE,
-    Look,
-    Point,
-    Problem,
-    value_and_gradient,
-)
-from cdopt_jax._minimize.sampled_gradients import sampled_distance
+from .manifold import EDGE
+from .method import Method, choose
+from .points import Point, value_and_gradient
+from .problem import Look, Problem
+from .sampled_gradients import sampled_distance
 
 RADIUS = 1e-6
 """The radius of the ball in which the certificate samples, relative to that of x."""
@@ -152,7 +148,7 @@ class Subgradient(Method):
         value, gradient = look.value, look.whole
         scale = (self.first * optax.tree.norm(x)).astype(value.dtype)
         if self.rule == "polyak":
-            size = optax.tree.norm(problem.descent(x, gradient))
+            size = optax.tree.norm(problem.manifold.descent(x, gradient))
             scale = scale * jnp.where(size > 0, size, 1)
         zero = jnp.zeros((), jnp.int32)
         return State(
@@ -173,15 +169,15 @@ class Subgradient(Method):
 
     def step(self, problem: Problem, state: State) -> State:
         """One step."""
-        d = problem.descent(state.x, state.gradient)
+        d = problem.manifold.descent(state.x, state.gradient)
         size = optax.tree.norm(d)
         divisor = jnp.where(size > 0, size, 1)
         length, scale = RULES[self.rule](state, divisor)
         # No step is longer than what A can bring back.
         length = jnp.minimum(length, 0.3 * jnp.sqrt(1.0 * len(state.x)))
         trial = optax.tree.add_scale(state.x, -length / divisor, d)
-        inside = problem.feasibility(trial) < EDGE
-        x = choose(inside, problem.dissolve(trial), state.x)
+        inside = problem.manifold.feasibility(trial) < EDGE
+        x = choose(inside, problem.manifold.dissolve(trial), state.x)
         scale = jnp.where(inside, scale, scale / 2)
         value, gradient = value_and_gradient(problem.value)(x)
         better = value < state.least
@@ -235,7 +231,7 @@ class Subgradient(Method):
 
     def point(self, problem: Problem, state: State) -> Point:
         """The best point."""
-        return problem.dissolve(state.best)
+        return problem.manifold.dissolve(state.best)
 
     def residual(self, problem: Problem, state: State) -> Array:
         """The distance of zero from gradients around the best point."""

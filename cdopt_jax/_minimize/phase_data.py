@@ -1,0 +1,58 @@
+"""What a phase of a run starts with, and when it is looked at."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .phase import Phase
+from .setup import Data, Setup
+
+GROWTH, FEWEST = 1.05, 10
+"""How much later each look at a run is than the one before, at least ten steps."""
+
+NOISE = 1e-3
+"""The relative size of the perturbation of a start that is stationary already."""
+
+
+def looks(taken: int, budget: int) -> list[int]:
+    """After how many steps to look at a run."""
+    found, at = [], taken
+    while at < budget:
+        at = min(max(at + FEWEST, round(GROWTH * at)), budget)
+        found.append(at)
+    return found
+
+
+def phase_data(
+    setup: Setup,
+    data: Data,
+    phase: Phase,
+    start: Any,
+    scale: float | Array,
+    *,
+    many: bool = False,
+) -> tuple[Data, Any]:
+    """The arrays of a phase, and its start, from the end of the phase before.
+
+    The scale is that of the gradient at the start of the run. The phase may be of
+    numbers or of arrays, and with ``many`` the starts have an axis of their own.
+    """
+    dtype = data.tol.dtype
+    tol = jnp.where(phase.tol > 0, phase.tol, data.tol)
+    here = data._replace(
+        strength=jnp.asarray(phase.strength, dtype), tol=jnp.asarray(tol, dtype)
+    )
+    if setup.columns is None:
+        return here, start
+    assigned = partial(setup.columns.assigned, kind=jnp.asarray(phase.kind))
+    start, allowed = (jax.vmap(assigned) if many else assigned)(start)
+    overlap = jnp.asarray(phase.overlap * scale, dtype)
+    return here._replace(overlap=overlap, allowed=allowed), start
+
+
+def nearby(data: Data) -> Data:
+    """The arrays for a perturbed start, which must not count as stationary at once."""
+    return data._replace(tol=jnp.minimum(data.tol, 0.01 * NOISE).astype(data.tol.dtype))

@@ -1,0 +1,110 @@
+"""A run on the host: its phases, each from the end of the one before."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .phase import BOUND, FREE, SETTLED, Phase
+from .phase_data import NOISE, nearby, phase_data
+from .result import UNSETTLED
+from .run import Ended, Watch, begin, check_start, finish
+from .setup import Data, Setup
+
+
+def run_phases(
+    setup: Setup,
+    data: Data,
+    start: Any,
+    phases: list[Phase],
+    watch: Watch,
+    many: int,
+    before: Ended | None = None,
+) -> Ended:
+    """The phases of a run, from ``many`` starts or, if that is zero, from one.
+
+    What was run ``before`` is the first part of the run.
+    """
+    if many:
+        start = _random_starts(setup, data, start, many)
+    columns, ended = setup.columns, before
+    overlapping, kind = np.ones((), bool), FREE
+    for phase in phases:
+        if columns is not None and ended is not None:
+            look = columns.overlapping
+            overlapping = np.asarray((jax.vmap(look) if many else look)(start))
+            if not overlapping.any() and (phase.kind == FREE or kind == SETTLED):
+                continue
+        scale = 0.0 if ended is None else ended.scale
+        here, start = phase_data(setup, data, phase, start, scale, many=many > 0)
+        budget = 0 if ended is not None and ended.stopped else phase.budget
+        found = _phase(setup, here, start, budget, watch, many, ended)
+        ended = found if ended is None else found.after(ended)
+        start, kind = ended.params, phase.kind
+        if kind == BOUND and overlapping[ended.best]:
+            ended = ended.with_status(UNSETTLED)
+        if ended.stopped:
+            # Another phase might yet have changed what this one has certified.
+            if phase is not phases[-1]:
+                ended = ended.with_status(ended.stopped)
+            if columns is None:
+                break
+    assert ended is not None
+    return ended
+
+
+def _phase(
+    setup: Setup,
+    data: Data,
+    start: Any,
+    budget: int,
+    watch: Watch,
+    many: int,
+    before: Ended | None,
+) -> Ended:
+    """One phase of a run; the arguments are those of `run_phases`."""
+    taken = 0 if before is None else int(np.max(before.end.steps))
+    begun = begin(setup, data, start, noise=0.0, taken=taken, many=many)
+    if before is None:
+        check_start(begun.opened.report, setup.structure)
+        _warn(begun.opened.report.moved, data.tol.dtype)
+    found = finish(setup, data, begun, budget, watch)
+    if many or not bool(begun.opened.stationary):
+        return found
+    # It may be a saddle: what is found from nearby counts if it is lower, or if r is
+    # yet to count, since values have r at its full strength.
+    data = nearby(data)
+    begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
+    other = finish(setup, data, begun, budget, watch)
+    value = float(found.end.value)
+    slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
+    lower = float(other.end.value) < value - slack or float(data.strength) < 1
+    return other.after(found) if lower else found
+
+
+def _random_starts(setup, data, start, many):
+    """The start and random ones, in a leading axis; free leaves are all the same."""
+    keys = jax.random.split(jax.random.fold_in(data.key, 3), len(setup.structure.paths))
+
+    def one(key, leaf, reading):
+        first = leaf[None]
+        if reading is None:
+            return jnp.repeat(first, many, axis=0)
+        drawn = jax.random.normal(key, (many - 1, *leaf.shape), leaf.dtype)
+        return jnp.concatenate([first, drawn])
+
+    rows = zip(keys, jax.tree.leaves(start), setup.structure.readings, strict=True)
+    return setup.structure.treedef.unflatten(one(*row) for row in rows)
+
+
+def _warn(moved, dtype):
+    """Say so where the start was off the manifold."""
+    distance = float(np.ravel(np.asarray(moved))[0])
+    if distance > float(jnp.finfo(dtype).eps) ** 0.5:
+        warnings.warn(
+            "minimize: x0 is not on the manifold; its projection was taken, which "
+            f"moves an entry by {distance:.1e}.",
+            stacklevel=6,
+        )
