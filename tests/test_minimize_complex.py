@@ -42,9 +42,13 @@ METHODS = {
     "normalized": 1e-2,
     "diminishing": 0.2,
 }
+QUICK = ("tangential", "proximal", "newton")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
+)
 def test_every_method_finds_least_eigenvalues_and_the_polar_factor(method):
     least = np.linalg.eigvalsh(H)[:P].sum()
     eigen = cdx.minimize(energy, start(), args=(H,), method=method, max_steps=400)
@@ -158,6 +162,7 @@ def test_groups_of_rows_vanish_together():
     np.testing.assert_array_equal(zero.any(1), zero.all(1))
 
 
+@pytest.mark.slow
 def test_many_starts_and_vmap():
     found = cdx.minimize(
         distance, start(), args=(TARGET,), starts=3, key=jax.random.key(1)
@@ -177,6 +182,7 @@ def central(f, step=1e-5):
     return (f(step) - f(-step)) / (2 * step)
 
 
+@pytest.mark.slow
 def test_the_derivative_of_the_polar_factor_is_that_of_finite_differences():
     by_target, w = normal((2, N, P), 8, "complex128")
 

@@ -65,6 +65,7 @@ def test_another_metric_of_the_same_shape_compiles_nothing():
     assert values[1] == pytest.approx(values[0] / 4, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_programs_that_are_no_longer_used_are_freed():
     held = []
     for _ in range(40):

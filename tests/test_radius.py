@@ -124,6 +124,7 @@ def test_low_rank_updates_of_every_size_stay_in_a_small_radius(dtype):
         assert spectral(y) <= state.bound[0] <= 0.02, seed
 
 
+@pytest.mark.slow
 def test_the_radius_may_be_above_99_percent_with_a_thousand_columns():
     n, p, radius = 1040, 1030, 0.99
     x = near(n, p, 0, 0.985, "shrunk").astype("float32")
