@@ -76,14 +76,11 @@ class Manifold(NamedTuple):
         """How far each leaf is from the manifold."""
 
         def one(a, form):
-            if form is None:
-                return Measured(
-                    matrix=a,
-                    image=jnp.zeros_like(a),
-                    correction=None,
-                    distance=jnp.zeros((), real_dtype(a.dtype)),
-                )
-            return _measure(form, a, form.apply(a))
+            if form is not None:
+                return _measure(form, a, form.apply(a))
+            zero = jnp.zeros((), real_dtype(a.dtype))
+            image = jnp.zeros_like(a)
+            return Measured(matrix=a, image=image, correction=None, distance=zero)
 
         return [one(*row) for row in zip(y, self.forms, strict=True)]
 

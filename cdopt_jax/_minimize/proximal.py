@@ -32,15 +32,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jax import Array, lax
+from jax import Array
 
-from cdopt_jax._math.products import mm, norm, per_matrix, phi
-
+from .dual import Iterate, iterate
 from .method import Method, choose
-from .momentum import accelerated
 from .points import Point, dot
 from .problem import Look, Problem
-from .search import Trial, search
+from .search import search
 
 DECREASE = 1e-4
 """The share of ‖y − x‖²/η by which the objective must fall."""
@@ -68,32 +66,6 @@ WIDEST = 1e8
 LEVEL = 1e-6
 """A certified point counts as the end if its value is above the least seen by no more
 than this share of all that the run has gained."""
-
-
-class Iterate(NamedTuple):
-    """A point with all that belongs to it.
-
-    Attributes:
-        x: The point, on the manifold up to third order.
-        bx: The metric applied to it.
-        value: The objective.
-        gradient: The gradient of f.
-        multiplier: C, of each constrained leaf.
-        direction: d.
-        y: The proximal point prox(x − ηd) for the C before its last improvement.
-        residual: ‖y − x‖/η, the length of an element of ∇f(x) + BxΛ + ∂r(y).
-        stepsize: That η.
-    """
-
-    x: Point
-    bx: Point
-    value: Array
-    gradient: Point
-    multiplier: Point
-    direction: Point
-    y: Point
-    residual: Array
-    stepsize: Array
 
 
 class State(NamedTuple):
@@ -162,17 +134,9 @@ class Proximal(Method):
         scale = look.slope + look.curvature
         first = size / jnp.where(scale > 0, scale, 1)
         bx = problem.manifold.image(x)
-        trial = Trial(
-            x=x,
-            bx=bx,
-            y=x,
-            value=look.value,
-            gradient=look.gradient,
-            stepsize=first,
-            shortenings=jnp.zeros((), jnp.int32),
-        )
+        place = x, bx, look.value, look.gradient
         none = [jnp.zeros_like(s) for s in problem.manifold.inner(x, look.gradient)]
-        now = _iterate(problem, trial, none, first, jnp.ones((), jnp.int32))
+        now = iterate(problem, place, none, first, jnp.ones((), jnp.int32))
         usual = 100 if problem.regularizer else 10
         zero = jnp.zeros((), jnp.int32)
         return State(
@@ -226,13 +190,14 @@ class Proximal(Method):
         idle = jnp.where(lower | nearer, 0, state.idle + 1)
         met = _certificate(problem, state, now) <= problem.tolerance
         back = failed | (idle > IDLE) | (met & _above_best(state))
-        base = choose(back, _as_trial(best), trial)
+        tried = trial.x, trial.bx, trial.value, trial.gradient
+        place = choose(back, (best.x, best.bx, best.value, best.gradient), tried)
         shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
         shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
         eta = jnp.where(back, shorter, trial.stepsize)
         multiplier = choose(back, best.multiplier, now.multiplier)
         rounds = jnp.where(back, DUAL_STEPS, 1)
-        new = _iterate(problem, base, multiplier, eta, rounds)
+        new = iterate(problem, place, multiplier, eta, rounds)
         # What follows from rounding near a solution says nothing about f.
         far = now.residual > jnp.sqrt(precision) * optax.tree.norm(x) / state.first
         short = far & (trial.stepsize < SHORT * state.first)
@@ -313,118 +278,6 @@ def _above_best(state):
     precision = jnp.finfo(gained.dtype).eps
     level = LEVEL * gained + 100 * precision * jnp.abs(state.best.value)
     return state.now.value > state.best.value + level
-
-
-def _as_trial(at: Iterate) -> Trial:
-    return Trial(
-        x=at.x,
-        bx=at.bx,
-        y=at.y,
-        value=at.value,
-        gradient=at.gradient,
-        stepsize=at.stepsize,
-        shortenings=jnp.zeros((), jnp.int32),
-    )
-
-
-class _Dual(NamedTuple):
-    """The ascent on the dual problem.
-
-    Attributes:
-        multiplier: C.
-        ahead: The multiplier from which the next step is taken.
-        momentum: Nesterov's sequence.
-        y: The proximal point for the multiplier from which the last step was taken.
-        off: The norm of its normal part.
-        size: Its distance from x.
-        taken: How many steps were taken.
-    """
-
-    multiplier: Point
-    ahead: Point
-    momentum: Array
-    y: Point
-    off: Array
-    size: Array
-    taken: Array
-
-
-def _iterate(
-    problem: Problem, trial: Trial, multiplier: Point, stepsize: Array, rounds: Array
-) -> Iterate:
-    """A trial's point with its direction, after so many rounds on the dual problem."""
-    x, bx, manifold = trial.x, trial.bx, problem.manifold
-    tangential = manifold.tangent(bx, trial.gradient)
-    smooth = Iterate(
-        x=x,
-        bx=bx,
-        value=trial.value,
-        gradient=trial.gradient,
-        multiplier=multiplier,
-        direction=tangential,
-        y=x,
-        residual=optax.tree.norm(tangential),
-        stepsize=stepsize,
-    )
-    if problem.regularizer is None:
-        return smooth
-
-    def directed(multiplier):
-        return optax.tree.add(tangential, manifold.multiply(bx, multiplier))
-
-    pairs = zip(bx, manifold.forms, strict=True)
-    paces = [1 / (stepsize * _largest(b, form)) for b, form in pairs]
-
-    def body(dual):
-        d = directed(dual.ahead)
-        y = problem.prox(optax.tree.add_scale(x, -stepsize, d), stepsize, x)
-        moved = optax.tree.sub(y, x)
-        off = manifold.inner(bx, moved)
-        new = [c + o * pace for c, o, pace in zip(dual.ahead, off, paces, strict=True)]
-        change = optax.tree.sub(new, dual.multiplier)
-        turned = dot(off, change) < 0
-        momentum, share = accelerated(dual.momentum, turned)
-        return _Dual(
-            multiplier=new,
-            ahead=optax.tree.add_scale(new, share, change),
-            momentum=momentum,
-            y=y,
-            off=optax.tree.norm(off),
-            size=optax.tree.norm(moved),
-            taken=dual.taken + 1,
-        )
-
-    def inexact(dual):
-        # Along a tangent the objective falls by the square of the length, so that is
-        # what the normal part must be small against.
-        small = 1e-2 * dual.size * jnp.minimum(dual.size, 1)
-        return (dual.taken < rounds) & (dual.off > small)
-
-    one = jnp.ones((), trial.value.dtype)
-    start = _Dual(
-        multiplier=multiplier,
-        ahead=multiplier,
-        momentum=one,
-        y=x,
-        off=jnp.inf * one,
-        size=0 * one,
-        taken=jnp.zeros((), jnp.int32),
-    )
-    dual = lax.while_loop(inexact, body, start)
-    return smooth._replace(
-        multiplier=dual.multiplier,
-        direction=directed(dual.multiplier),
-        y=dual.y,
-        residual=dual.size / stepsize,
-    )
-
-
-def _largest(bx, form):
-    """The largest eigenvalue of xᵀB²x, from the Schatten-4 norm: within p^(1/4)."""
-    if form is None or form.B is None:
-        return 1
-    s = phi(form.gram(bx, bx))
-    return per_matrix(jnp.sqrt(norm(mm(s, s))))
 
 
 def _barzilai_borwein(state, new, *, alternate):
