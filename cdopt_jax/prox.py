@@ -8,7 +8,7 @@ leaves its leaf alone.
 A regularizer made here is itself a tree, whose leaves are its weights. Two of the same
 kind differ in their leaves only, so that `minimize` compiles one program for both.
 
-Of a complex leaf |x| is the modulus, and what is shrunk keeps its phase.
+Of a complex entry it is the modulus that is shrunk; the entry keeps its phase.
 """
 
 import dataclasses
