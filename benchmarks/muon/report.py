@@ -168,7 +168,7 @@ def text_of(
     clock = (
         "Steps were timed apart, whole training steps of all methods taking turns."
         if timed_apart
-        else "Steps were timed in the runs, on a busy machine; --time does it properly."
+        else "Steps were timed in the runs, on a busy machine; `--time` does it alone."
     )
     paragraphs = [
         f"{task.about} The learning rate falls linearly to zero in {task.steps} steps. "
