@@ -258,7 +258,6 @@ def test_minimize_takes_the_steps_of_the_scaled_function(method, metric):
     assert_close(found.value, unit.value, 1e-12)
     assert_close(found.params, C * unit.params, 1e-6)
     # Over hundreds of steps rounding adds up.
-    # Rounding differs, and over hundreds of steps of L-BFGS it adds up.
     assert abs(int(found.steps) - int(unit.steps)) <= 2 + 0.25 * int(unit.steps)
     assert cdx.feasibility(found.projected, cdx.Stiefel(B=b, scale=C))[""] < TOL
 
