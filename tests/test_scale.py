@@ -329,9 +329,11 @@ def test_a_solution_is_differentiated_with_its_scale():
     w, step = np.asarray(normal((6, 3), 2)), 1e-5
     mask = cdx.Stiefel(scale=C)
 
+    def f(x, a):
+        return -jnp.sum(a * x)
+
     def solved(t):
         x0 = cdx.project(jnp.asarray(a), mask)
-        f = lambda x, a: -jnp.sum(a * x)  # noqa: E731
         found = cdx.minimize(f, x0, mask, args=(a + t * by_a,), tol=1e-13)
         return jnp.sum(w * found.projected)
 
@@ -392,7 +394,9 @@ def test_leaves_of_one_shape_and_different_scales_are_each_at_their_own():
 
 
 def test_the_constants_of_the_theory_are_those_of_the_scaled_function():
-    f = lambda x: jnp.sum(x**3)  # noqa: E731
+    def f(x):
+        return jnp.sum(x**3)
+
     x, key = cdx.stiefel.random(jax.random.key(0), (6, 2)), jax.random.key(1)
     found = cdx.theory.estimate_gradient_bound(f, C * x, cdx.Stiefel(scale=C), key=key)
     unit = cdx.theory.estimate_gradient_bound(lambda y: f(C * y), x, key=key)
