@@ -72,9 +72,12 @@ class Group(NamedTuple):
         rows = zip(self.members, self.readings, parts, strict=True)
         return [(i, r.write(part, part.dtype)) for i, r, part in rows]
 
-    def largest(self, values: Array) -> Array:
-        """Of one number for each matrix, the largest of each leaf."""
-        top = self._per_leaf(jnp.max, values)
+    def largest(self, values: Array, trailing: int = 0) -> Array:
+        """Of one number for each matrix, the largest of each leaf.
+
+        Or of several numbers for each matrix, which then are ``trailing`` axes.
+        """
+        top = self._per_leaf(jnp.max, values, trailing)
         return lax.pmax(top, self.form.across) if self.form.across else top
 
     def total(self, values: Array) -> Array:
@@ -82,11 +85,12 @@ class Group(NamedTuple):
         sums = self._per_leaf(jnp.sum, values)
         return lax.psum(sums, self.form.across) if self.form.across else sums
 
-    def _per_leaf(self, reduce, values):
+    def _per_leaf(self, reduce, values, trailing=0):
         # No axis of a batch is reshaped away: it may be split over devices.
         many = len(self.members) > 1
-        batch = tuple(range(1, values.ndim)) if many else None
-        return reduce(values, axis=batch).reshape(len(self.members))
+        last = values.ndim - trailing
+        batch = tuple(range(1 if many else 0, last))
+        return reduce(values, axis=batch).reshape(-1, *values.shape[last:])
 
 
 @jax.tree_util.register_pytree_node_class

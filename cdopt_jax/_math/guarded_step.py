@@ -14,11 +14,11 @@ norm and r < 1 the radius. `nearest_point` has the polynomial q and its properti
    place of z, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. It has
    full rank, since σ_min(x) is at least √(1 − r). If ‖E‖ > r, the place of z is taken
    by x alone, to which a small matrix of full rank is added.
-5. The point that items 3 and 4 lead to is measured as it will be stored. If it comes of
-   item 4, its residual is above r and ‖E‖ ≤ r, then x stays where it is.
+5. The point that items 3 and 4 lead to is measured. If its residual, as it will be
+   stored, is above r and ‖E‖ ≤ r, then x stays where it is.
 
 So ‖E‖ ≤ r before a step implies the same after it, for every u. After a short step the
-residual is at most 2e-6, up to rounding.
+residual is at most 2e-6, up to rounding. Items 2 to 5 are in `long_step`.
 
 The mean normal part s = ⟨x, u⟩_B / p of u makes a step shorter, since the point nearest
 to (1 + s)x + v is that of x + v/(1 + s). Momentum carried around a bend has such a
@@ -33,24 +33,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .nearest_point import deviation, frobenius, inverse_root, series
-from .products import Form, adjoint, eye, mm, norm, per_matrix, phi
-from .rounding import Stored, storing_error
-from .singular_steps import settled
-from .stacks import by_shape
+from .long_step import long_steps
+from .nearest_point import entry, factor, mean_eigenvalue, squared_norm, together
+from .products import Form, eye, mm, per_matrix, phi
+from .rounding import Stored, gram_rounding, storing_error
+from .stacks import by_shape, greatest
 
 CLOSE = 2e-6
 """The residual that a short step may leave."""
-
-_SURE = 0.05
-"""The bound up to which the result of a long step need not be measured."""
-
-_NEAR = 0.25
-"""The residual up to which `inverse_root` has succeeded."""
-
-_LIKELY = 2.0
-"""The rounding error, as bounded, up to which z counts as regular. The bound is some
-ten times too large, and what comes of z is measured."""
 
 _DEGREES = (1, 2, 4)
 """The degrees to which q is cut, with 0, 1 and 2 products of p×p×p."""
@@ -67,7 +57,7 @@ class Guard(NamedTuple):
     Attributes:
         bound: A bound of ‖xᴴBx − I‖ after the step.
         fraction: The fraction of the update that was taken; 0 if it was not finite.
-        long: Whether the step was long.
+        long: 1 if the step was long, else 0.
         distance: |‖x‖²/p − 1| before the step, at most ‖E‖.
     """
 
@@ -77,29 +67,29 @@ class Guard(NamedTuple):
     distance: Array
 
 
-class _Proposal(NamedTuple):
+class Proposal(NamedTuple):
     """The point that an update leads to, and what is known of it.
 
     Attributes:
         x: The matrices.
         z: x + u, without most of the mean normal part of u.
         form: The form in which they are orthonormal.
-        f: F.
-        mean: m.
-        size: A bound of ‖F‖; infinite where x or u are so large that ``rounding`` does
-            not hold.
-        rounding: What rounding may add to F, and to the residual of a short step.
-        distance: |‖x‖²/p − 1|.
+        gram: G.
+        numbers: Of each matrix, `together`: 1/m, 1/√m, a bound of ‖F‖, |‖x‖²/p − 1|,
+            and what rounding may add to F. The bound is infinite where x or u is too
+            large for the last one to hold.
     """
 
     x: Array
     z: Array
     form: Form
-    f: Array
-    mean: Array
-    size: Array
-    rounding: Any
-    distance: Array
+    gram: Array
+    numbers: Array
+
+    @property
+    def size(self) -> Array:
+        """The bound of ‖F‖."""
+        return entry(self.numbers, 2)
 
     @property
     def tiered(self) -> bool:
@@ -110,22 +100,6 @@ class _Proposal(NamedTuple):
         """
         n, p = self.x.shape[-2:]
         return n < 16 * p and (n >= 4 * p or p >= 128)
-
-    def move(self, w: Array) -> Array:
-        """The move from x to z(I + w)."""
-        return (self.z - self.x) + mm(self.z, w)
-
-    def short_move(self, degree: int) -> Array:
-        """The move of item 1."""
-        scale = per_matrix(1 / jnp.sqrt(self.mean))
-        w = scale * series(self.f, degree)
-        return self.move(w + (scale - 1) * eye(w))
-
-    def storing_error(self, move: Array, stored: Stored) -> Any:
-        """What half precision adds to the residual of x + move."""
-        if not stored.half:
-            return 0.0
-        return storing_error(self.x, move, self.x + move, self.form, stored)
 
 
 def guarded_steps(
@@ -154,123 +128,86 @@ def guarded_steps(
     if not xs:
         return []
     close = jnp.minimum(CLOSE, radius / 4)
-    rows = zip(xs, us, forms, strict=True)
-    proposals = [_propose(x, u, form) for x, u, form in rows]
+    proposals = _proposals(xs, us, forms)
     few = len({x.shape for x in xs}) <= _FEW
     tiered = [q.tiered and few for q in proposals]
     degrees = _DEGREES if any(tiered) else _DEGREES[-1:]
     limits = [close ** (1 / (degree + 1)) for degree in degrees]
 
     def short_steps(degree):
+        chosen = [degree if has_tiers else _DEGREES[-1] for has_tiers in tiered]
+        pairs = zip(proposals, chosen, strict=True)
+        factors = by_shape(factor, [(q.gram, q.numbers, d) for q, d in pairs])
         results = []
-        for q, to, has_tiers in zip(proposals, stored, tiered, strict=True):
-            move = q.short_move(degree if has_tiers else _DEGREES[-1])
-            bound = jnp.full_like(q.size, close) + q.rounding
-            bound = bound + q.storing_error(move, to)
-            results.append((move, bound, jnp.ones_like(bound)))
+        for q, w in zip(proposals, factors, strict=True):
+            bound = close + entry(q.numbers, 4)
+            one = jnp.ones_like(bound)
+            results.append((mm(q.z, w), jnp.stack([bound, one, one], axis=-1)))
         return results
 
-    # One vector for all groups, not some scalars for each: less to compile. All devices
-    # must choose the same branch, since those of other groups may have sums over them.
-    sizes = jnp.stack([q.form.maximum(q.size) for q in proposals])
-    largest = jnp.max(jnp.where(jnp.array(tiered), sizes, 0))
+    # All devices must choose the same branch, since those of other groups may have sums
+    # over them.
+    sizes = [q.form.maximum(q.size) for q in proposals]
+    largest = greatest([s for s, has in zip(sizes, tiered, strict=True) if has])
     tier = sum((largest > limit).astype(jnp.int32) for limit in limits[:-1])
-    short = jnp.all(sizes <= limits[-1])
+    short = greatest(sizes) <= limits[-1]
     branches = [partial(short_steps, degree) for degree in degrees]
-    branches.append(partial(_long_steps, proposals, close, radius, stored))
-    branch = jnp.where(short, tier, len(degrees))
-    results = lax.switch(branch, branches)
+    branches.append(partial(long_steps, proposals, close, radius, stored))
+    results = lax.switch(jnp.where(short, tier, len(degrees)), branches)
     steps = []
-    for q, (move, bound, fraction) in zip(proposals, results, strict=True):
-        is_long = q.size > limits[-1]
-        guard = Guard(bound=bound, fraction=fraction, long=is_long, distance=q.distance)
+    for q, (rest, verdict), to in zip(proposals, results, stored, strict=True):
+        # Outside of the branches, where one pass also adds the move to the parameters.
+        code = per_matrix(entry(verdict, 2))
+        move = jnp.where(code < 0, 0, rest - q.x)
+        move = jnp.where(code > 0, (q.z - q.x) + rest, move)
+        bound = entry(verdict, 0)
+        if to.half:
+            y = jnp.where(code > 0, q.z + rest, jnp.where(code < 0, q.x, rest))
+            bound = bound + storing_error(q.x, move, y, q.form, to)
+        guard = Guard(
+            bound=bound,
+            fraction=entry(verdict, 1),
+            long=(q.size > limits[-1]).astype(bound.dtype),
+            distance=entry(q.numbers, 3),
+        )
         steps.append((move, guard))
     return steps
 
 
-def _propose(x, u, form):
-    p = x.shape[-1]
-    bx = form.apply(x)
-    normal = form.dot(bx, u) / p
-    z = x + (u - per_matrix(normal - normal * jnp.clip(normal, 0, 1)) * x)
-    bz = form.apply(z)
-    gram = form.gram(z, bz)
-    twist = form.dot(z, bx) - form.dot(x, bz) if form.B is not None else 0.0
-    f, mean = deviation(gram if form.B is None else phi(gram))
-    rounding = _rounding(z, bz, gram, form, mean, twist)
-    size = frobenius(f)
-    # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
-    tame = (jnp.abs(normal) <= 4) & (jnp.abs(mean - 1) <= 0.75) & (size < jnp.inf)
-    return _Proposal(
-        x=x,
-        z=z,
-        form=form,
-        f=f,
-        mean=mean,
-        size=jnp.where(tame, size, jnp.inf),
-        rounding=rounding,
+def _proposals(xs, us, forms):
+    rows, zs = [], []
+    for x, u, form in zip(xs, us, forms, strict=True):
+        p = x.shape[-1]
+        bx = form.apply(x)
+        normal = form.dot(bx, u) / p
+        z = x + (u - per_matrix(normal - normal * jnp.clip(normal, 0, 1)) * x)
+        bz = form.apply(z)
+        gram = form.gram(z, bz)
+        twist = form.dot(z, bx) - form.dot(x, bz) if form.B is not None else 0.0
+        rounding = gram_rounding(z, bz, gram, form, mean_eigenvalue(gram), twist)
         # The same sum as in `tangential_gradient`, and so made once in `constrain`.
-        distance=jnp.abs(form.dot(x, bx) / p - 1),
-    )
+        square = form.dot(x, bx) / p
+        gram = gram if form.B is None else phi(gram)
+        rows.append((gram, normal, square, rounding))
+        zs.append(z)
+    numbers = by_shape(_numbers, rows)
+    return [
+        Proposal(x=x, z=z, form=form, gram=row[0], numbers=n)
+        for x, z, form, row, n in zip(xs, zs, forms, rows, numbers, strict=True)
+    ]
 
 
-def _rounding(z, bz, gram, form, mean, twist=0.0):
-    """What rounding may add to zᴴBz/m."""
-    p, eps = z.shape[-1], jnp.finfo(z.dtype).eps
-    if form.B is None:
-        return 16 * eps * p**0.5
-    # B is Hermitian: what is not Hermitian here is the rounding of Bz.
-    asymmetry = norm(gram - adjoint(gram)) + jnp.abs(twist)
-    sizes = jnp.sqrt(form.dot(z, z)) * jnp.sqrt(form.dot(bz, bz) / p)
-    return lax.stop_gradient((16 * eps * sizes + 4 * asymmetry) / mean)
-
-
-def _long_steps(proposals, close, radius, stored):
-    """Items 2 to 5, for each group: the move, a bound, and the fraction."""
-    root = partial(inverse_root, close=close)
-    roots = by_shape(root, [(q.f, q.mean) for q in proposals])
-    bounds, sure, regular = [], [], []
-    for q, (_, left, condition) in zip(proposals, roots, strict=True):
-        rounding = condition * jnp.sqrt(jnp.maximum(q.mean, 1)) * q.rounding
-        # The sizes of x and z are those for which that holds.
-        sane = (q.distance <= 15) & (q.mean <= 100) & (q.mean > 0)
-        bounds.append(left + rounding)
-        sure.append((left <= close) & (left + rounding <= _SURE) & sane)
-        near = (left <= _NEAR) & (q.mean > 0)
-        regular.append(near & (condition * q.rounding <= _LIKELY))
-
-    def direct():
-        results = []
-        rows = zip(proposals, roots, bounds, stored, strict=True)
-        for q, (w, _, _), bound, to in rows:
-            move = q.move(w - eye(w))
-            bound = bound + q.storing_error(move, to)
-            results.append((move, bound, jnp.ones_like(bound)))
-        return results
-
-    def indirect():
-        xs, zs = [q.x for q in proposals], [q.z for q in proposals]
-        ends = settled(xs, zs, regular, forms, close, radius)
-        rows = zip(proposals, ends, stored, strict=True)
-        return [_measured(q, end, radius, to) for q, end, to in rows]
-
-    forms = [q.form for q in proposals]
-    # All devices must choose the same branch, as above.
-    rows = zip(sure, forms, strict=True)
-    unsure = jnp.stack([form.maximum(jnp.where(ok, 0.0, 1.0)) for ok, form in rows])
-    return lax.cond(jnp.max(unsure) == 0, direct, indirect)
-
-
-def _measured(q, end, radius, stored):
-    """Item 5."""
-    move = end.y - q.x
-    by = q.form.apply(end.y)
-    gram = q.form.gram(end.y, by)
-    rounding = _rounding(end.y, by, gram, q.form, jnp.ones_like(end.residual))
-    after = end.residual + storing_error(q.x, move, end.y, q.form, stored)
-    stays = (end.before <= radius) & ~(after <= radius)
-    return (
-        jnp.where(per_matrix(stays), 0, move),
-        jnp.where(stays, end.before, after) + rounding,
-        jnp.where(stays, 0, end.fraction),
-    )
+def _numbers(gram, normal, square, rounding):
+    """The numbers of `Proposal`."""
+    p, eps = gram.shape[-1], jnp.finfo(gram.dtype).eps
+    mean = mean_eigenvalue(gram)
+    # ‖F‖_F from sums over G alone, with the rounding of their difference.
+    m = lax.stop_gradient(mean)
+    e = squared_norm(gram - eye(gram))
+    f = jnp.maximum(e - p * jnp.square(m - 1), 0) + 8 * eps * e
+    # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
+    tame = (jnp.abs(normal) <= 4) & (jnp.abs(m - 1) <= 0.75) & (f < jnp.inf)
+    size = jnp.where(tame, jnp.sqrt(f) / m, jnp.inf)
+    distance = jnp.abs(square - 1)
+    rounding = jnp.broadcast_to(rounding, size.shape).astype(size.dtype)
+    return together(1 / mean, lax.rsqrt(mean), size, distance, rounding)

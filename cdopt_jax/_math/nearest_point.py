@@ -14,7 +14,7 @@ rank to the manifold, if c is so large that no eigenvalue of G/c is above 2.
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .products import eye, mm, norm, per_matrix
+from .products import adjoint, eye, mm, norm, per_matrix, squared_modulus
 
 COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
 """Those of q."""
@@ -24,25 +24,34 @@ APPLICATIONS = 8
 z are multiplied by 2.3."""
 
 
-def series(f: Array, degree: int) -> Array:
-    """q(F) − I, cut to a degree of 1, 2 or 4, which takes 0, 1 or 2 products."""
+def factor(gram: Array, numbers: Array, degree: int = 4) -> Array:
+    """q(F)/√c − I, for F = G/c − I and q cut to a degree of 1, 2 or 4.
+
+    It takes 0, 1 or 2 products.
+
+    Args:
+        gram: G.
+        numbers: 1/c, 1/√c and three more, of each matrix, `together`.
+        degree: The degree.
+    """
+    one, root = eye(gram), per_matrix(entry(numbers, 1))
+    f = scaled(gram, numbers)
     _, a, b, c, d = COEFFICIENTS
     if degree == 1:
-        return a * f
+        return root * (a * f) + (root - 1) * one
     f2 = mm(f, f)
-    w = a * f + b * f2
-    return w if degree == 2 else w + mm(f2, c * f + d * f2)
+    w = root * (a * f + b * f2) + (root - 1) * one
+    return w if degree == 2 else w + root * mm(f2, c * f + d * f2)
+
+
+def scaled(gram: Array, numbers: Array) -> Array:
+    """F = G/c − I, with the numbers of `factor`."""
+    return per_matrix(entry(numbers, 0)) * gram - eye(gram)
 
 
 def mean_eigenvalue(gram: Array) -> Array:
     """The trace over p, for each matrix."""
     return jnp.sum(jnp.real(gram) * jnp.real(eye(gram)), axis=(-2, -1)) / gram.shape[-1]
-
-
-def deviation(gram: Array) -> tuple[Array, Array]:
-    """F = G/m − I and m, the mean eigenvalue of G."""
-    mean = mean_eigenvalue(gram)
-    return gram / per_matrix(mean) - eye(gram), mean
 
 
 def schatten(e: Array) -> Array:
@@ -68,49 +77,78 @@ def frobenius(e: Array) -> Array:
     return norm(lax.stop_gradient(e))
 
 
-def inverse_root(f: Array, mean: Array, close: Array) -> tuple[Array, Array, Array]:
-    """G^(−1/2), or as near to it as `APPLICATIONS` of q lead, for G = m(I + F).
+def squared_norm(e: Array) -> Array:
+    """‖E‖_F², as a number to decide by."""
+    return jnp.sum(squared_modulus(lax.stop_gradient(e)), axis=(-2, -1))
+
+
+def inverse_root(
+    gram: Array, numbers: Array, close: Array
+) -> tuple[Array, Array, Array]:
+    """G^(−1/2), or as near to it as `APPLICATIONS` of q lead.
+
+    q is applied until a short step is left. Every program has this loop, and a kernel
+    costs 8 ms to compile, but equal kernels are compiled once: where it can, the loop
+    computes what short steps compute, in the same way.
 
     Args:
-        f: F.
-        mean: m.
+        gram: G.
+        numbers: 1/c, 1/√c and three more, of each matrix, with c of the size of G.
         close: The residual that may be left.
 
     Returns:
-        The factor; the residual that it leaves; and a bound of G's condition number,
-        by which it magnifies rounding errors.
+        The factor; a bound of the residual that it leaves; and a bound of c over the
+        smallest eigenvalue of G, by which the factor magnifies rounding errors.
     """
-    one = eye(f)
-    # No eigenvalue of G is above m(1 + ‖F‖).
-    half = jnp.maximum((1 + schatten(f)) / 2, 1)
-    start = (one + f) / per_matrix(half) - one
 
-    def apply(carry):
-        k, growth, f, w = carry
-        q = one + series(f, 4)
-        growth = jnp.where(frobenius(f) <= close**0.5, growth, 5.2 * growth)
-        return k + 1, growth, mm(q, mm(one + f, q)) - one, mm(w, q)
+    def apply(_, carry):
+        numbers, gram, w = carry
+        f = lax.optimization_barrier(lax.stop_gradient(scaled(gram, numbers)))
+        size = squared_norm(f)
+        growth = entry(numbers, 2)
+        growth = jnp.where(size <= limit, growth, 5.2 * growth)
+        step = factor(gram, numbers)
+        gram = gram + mm(gram, step)
+        gram = gram + mm(step, gram)
+        one = jnp.ones_like(size)
+        return together(one, one, growth, size, one), gram, w + mm(w, step)
 
     def is_far(carry):
-        k, _, f, _ = carry
-        return (k < APPLICATIONS) & ~jnp.all(frobenius(f) <= close**0.5)
+        return ~jnp.all(entry(carry[0], 3) <= limit)
 
-    carry = (
-        jnp.zeros([], jnp.int32),
-        jnp.ones_like(half),
-        start,
-        one / per_matrix(jnp.sqrt(mean * half)),
-    )
-    _, growth, f, w = loop(is_far, apply, carry, APPLICATIONS)
-    # Once more, cut to degree 1. An eigenvalue of G/c that k applications bring to one
-    # was above 5.2^(−k).
-    return w - mm(w, f) / 2, frobenius(f) ** 2, half * growth
+    limit = close**0.4
+    f = lax.stop_gradient(scaled(gram, numbers))
+    # No eigenvalue of G is above c(1 + ‖F‖).
+    spread = jnp.sqrt(jnp.sqrt(squared_norm(mm(f, f))))
+    half = jnp.maximum((1 + spread) / 2, 1)
+    inverse = per_matrix(entry(numbers, 0) / half)
+    root = per_matrix(entry(numbers, 1) * lax.rsqrt(half))
+    one = jnp.ones_like(half)
+    numbers = together(one, one, half, jnp.full_like(half, jnp.inf), one)
+    # Scaled before, not by the first step: a step to a hundredth of G would cancel all
+    # but two of its digits.
+    start = (numbers, inverse * gram, root * eye(gram))
+    numbers, _, w = loop(is_far, apply, start, APPLICATIONS)
+    # Once more, cut to degree 1, from G itself: the loop carries rounding errors on.
+    f = mm(adjoint(w), mm(gram, w)) - eye(gram)
+    # An eigenvalue of G/c that k applications bring to one was above 5.2^(−k).
+    return w - mm(w, f) / 2, squared_norm(f), entry(numbers, 2)
+
+
+def together(*numbers: Array) -> Array:
+    """Some numbers of each matrix, stacked, so that one kernel computes them all."""
+    return lax.optimization_barrier(jnp.stack(numbers, axis=-1))
+
+
+def entry(numbers: Array, i: int) -> Array:
+    """One of the numbers that are `together`."""
+    return lax.index_in_dim(numbers, i, axis=-1, keepdims=False)
 
 
 def loop(goes_on, body, carry, most: int):
     """A ``while`` loop of at most ``most`` rounds, which can be differentiated."""
 
-    def once(_, carry):
-        return lax.cond(goes_on(carry), body, lambda same: same, carry)
+    def once(k, carry):
+        return lax.cond(goes_on(carry), body, lambda _, same: same, k, carry)
 
     return lax.fori_loop(0, most, once, carry)

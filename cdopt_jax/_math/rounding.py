@@ -1,11 +1,11 @@
-"""What is left of orthonormality when a point is stored."""
+"""What rounding adds to residuals: in the Gram matrix, and when a point is stored."""
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .products import Form
+from .products import Form, adjoint, norm
 
 
 class Stored(NamedTuple):
@@ -51,3 +51,27 @@ def storing_error(x: Array, move: Array, y: Array, form: Form, stored: Stored) -
     d = lax.stop_gradient(rounded(x, move, stored) - y)
     delta = jnp.sqrt(form.dot(d, form.apply(d)))
     return 2.2 * delta + delta**2
+
+
+def full_storing_error(distance: Array, p: int) -> Array:
+    """A bound of `storing_error` in full precision, without a look at the entries.
+
+    Each of the two roundings in x + (y − x) is at most half a unit in the last place
+    of ‖x‖ + ‖y‖, and ‖x‖² ≤ p(1 + ``distance``).
+    """
+    eps = jnp.finfo(distance.dtype).eps
+    delta = eps * p**0.5 * (2 + jnp.sqrt(1 + distance))
+    return 2.2 * delta + delta**2
+
+
+def gram_rounding(
+    z: Array, bz: Array, gram: Array, form: Form, mean: Array, twist: Any = 0.0
+) -> Any:
+    """What rounding may add to zᴴBz/m."""
+    p, eps = z.shape[-1], jnp.finfo(z.dtype).eps
+    if form.B is None:
+        return float(16 * eps * p**0.5)
+    # B is Hermitian: what is not Hermitian here is the rounding of Bz.
+    asymmetry = norm(gram - adjoint(gram)) + jnp.abs(twist)
+    sizes = jnp.sqrt(form.dot(z, z)) * jnp.sqrt(form.dot(bz, bz) / p)
+    return lax.stop_gradient((16 * eps * sizes + 4 * asymmetry) / mean)

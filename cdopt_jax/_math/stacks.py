@@ -1,7 +1,7 @@
 """Arrays of one shape, computed together."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jax import Array, lax
 from .sharding import on_one_device
 
 
-def by_shape(fn: Callable[..., Any], rows: Sequence[tuple[Array, ...]]) -> list[Any]:
+def by_shape(fn: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The results of ``fn``, which is called once for all arguments of one shape.
 
     A network has many kernels and few numbers of columns. What is computed from p×p
@@ -19,15 +19,20 @@ def by_shape(fn: Callable[..., Any], rows: Sequence[tuple[Array, ...]]) -> list[
 
     Args:
         fn: A function of arrays, and of arrays with one more axis in front.
-        rows: The arguments of each call.
+        rows: The arguments of each call. Those that are not arrays are the same in all
+            calls that are made together. (A stack of equal constants is no substitute:
+            XLA joins two of them with every pass over the whole program.)
 
     Returns:
         The results, in the order of the rows.
     """
     found: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
-        alike = tuple((a.shape, a.dtype) for a in row)
-        together = all(on_one_device(a) for a in row)
+        arrays = [a for a in row if isinstance(a, Array)]
+        alike = tuple(
+            (a.shape, a.dtype) if isinstance(a, Array) else ("same", a) for a in row
+        )
+        together = all(on_one_device(a) for a in arrays)
         found.setdefault(alike if together else i, []).append(i)
     results: dict[int, Any] = {}
     for members in found.values():
@@ -35,10 +40,20 @@ def by_shape(fn: Callable[..., Any], rows: Sequence[tuple[Array, ...]]) -> list[
             results[members[0]] = fn(*rows[members[0]])
             continue
         columns = zip(*(rows[i] for i in members), strict=True)
-        leaves, treedef = jax.tree.flatten(fn(*map(jnp.stack, columns)))
+        arguments = [jnp.stack(c) if isinstance(c[0], Array) else c[0] for c in columns]
+        leaves, treedef = jax.tree.flatten(fn(*arguments))
         parts = zip(*(split(leaf, len(members)) for leaf in leaves), strict=True)
         results |= dict(zip(members, map(treedef.unflatten, parts), strict=True))
     return [results[i] for i in range(len(rows))]
+
+
+def greatest(scalars: Sequence[Array]) -> Array:
+    """The largest of some scalars; zero if there are none.
+
+    Not the maximum of a stack: XLA takes one reshape out of it with every pass over the
+    whole program, which took 2.6 s to compile for the 53 kernels of a ResNet-50.
+    """
+    return reduce(jnp.maximum, scalars) if scalars else jnp.zeros([])
 
 
 @partial(jax.jit, static_argnums=1)
@@ -57,12 +72,10 @@ def _by_index(stack, count):
     """The parts of a stack, by indices that are not known at compile time.
 
     On CPU, XLA compiles a kernel for each slice at a constant offset, some 30 ms
-    apiece, but equal kernels once. Two branches are what it does not look through.
+    apiece, but equal kernels once.
     """
-    never = jnp.real(stack).ravel()[0] < -jnp.inf
-    indices = lax.cond(
-        never,
-        lambda: (jnp.int32(0),) * count,
-        lambda: tuple(jnp.int32(i) for i in range(count)),
-    )
-    return [lax.dynamic_index_in_dim(stack, i, keepdims=False) for i in indices]
+    indices = lax.optimization_barrier(jnp.arange(count))
+    return [
+        lax.dynamic_index_in_dim(stack, indices[i], keepdims=False)
+        for i in range(count)
+    ]

@@ -230,16 +230,17 @@ def _stored(group, updates):
 
 def _per_leaf(view, guards):
     """What was done to each leaf, which is what was done to its worst matrix."""
-
-    def largest(values):
-        pairs = zip(view.groups, values, strict=True)
-        return view.vector([group.largest(v) for group, v in pairs])
-
+    rows = []
+    for group, g in zip(view.groups, guards, strict=True):
+        # The least fraction is the worst.
+        numbers = jnp.stack([g.bound, -g.fraction, g.long, g.distance], axis=-1)
+        rows.append(group.largest(numbers, trailing=1))
+    table = view.vector(rows)
     return Guard(
-        bound=largest([guard.bound for guard in guards]),
-        fraction=-largest([-guard.fraction for guard in guards]),
-        long=largest([guard.long.astype(jnp.int32) for guard in guards]),
-        distance=largest([guard.distance for guard in guards]),
+        bound=table[:, 0],
+        fraction=-table[:, 1],
+        long=table[:, 2],
+        distance=table[:, 3],
     )
 
 
