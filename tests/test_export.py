@@ -20,9 +20,9 @@ from tests.oracles import guarded_algorithm_1, normal, spd
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PRODUCTS = "dot_general reduce"
-ELEMENTWISE = """abs add and bitcast_convert clamp compare convert cosine divide
-    is_finite maximum minimum multiply negate not or power reduce_precision select sign
-    sqrt subtract"""
+ELEMENTWISE = """abs add and bitcast_convert clamp compare convert divide
+    is_finite maximum minimum multiply negate not or power reduce_precision rsqrt
+    select shift_right_logical sign sqrt subtract xor"""
 STRUCTURE = """broadcast_in_dim case concatenate constant dynamic_slice iota
     optimization_barrier reshape return slice transpose while"""
 ALLOWED = set(f"{PRODUCTS} {ELEMENTWISE} {STRUCTURE}".split())
@@ -179,9 +179,9 @@ def products(text: str) -> list[str]:
 @pytest.mark.parametrize("name", TABLE)
 def test_a_program_is_products_and_elementwise_operations(name):
     text = exported(*TABLE[name])
-    # One entry for each leaf is picked from a report, by indices that are constants: a
-    # slice for each would take a kernel each.
-    assert all(sizes.count("x") == 1 for sizes in gathered(text))
+    # The numbers of each leaf are picked from a report, by indices that are constants:
+    # a slice for each would take a kernel each.
+    assert all(sizes.count("x") <= 2 for sizes in gathered(text))
     assert operations(text) - {"gather"} <= ALLOWED
     for product in products(text):
         assert "precision = [HIGHEST, HIGHEST]" in product

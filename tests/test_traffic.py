@@ -109,8 +109,8 @@ def rounds(text: str) -> int:
 def test_a_split_batch_moves_no_matrix(name, kind):
     text, _ = compile_step(name, "batch", kind)
     for moves in traffic(text):
-        # Whether any matrix needs the long way, and the worst of them for the report.
-        assert all(entries(move) == 1 for move in moves)
+        # Whether any matrix needs the long way, and the four numbers of the report.
+        assert all(entries(move) in (1, 4) for move in moves)
 
 
 @each_kind

@@ -235,7 +235,7 @@ def _per_leaf(view, guards):
         # The least fraction is the worst.
         numbers = jnp.stack([g.bound, -g.fraction, g.long, g.distance], axis=-1)
         rows.append(group.largest(numbers, trailing=1))
-    table = view.vector(rows)
+    table = view.vector(rows) if rows else jnp.zeros((0, 4))
     return Guard(
         bound=table[:, 0],
         fraction=-table[:, 1],
