@@ -20,12 +20,14 @@ class Method(ABC):
         in_loop: Whether `residual` is cheap enough to be looked at in every step.
         smooth: Whether the method is for smooth objectives, so that a solution can be
             differentiated and curvature is a part of the scale of the tolerance.
+        draws: Whether the method draws random numbers, and needs a key.
         factorises: Whether the method works in the coordinates Lᵀx of a metric LLᵀ.
     """
 
     certificate: ClassVar[str] = "norm of the projected gradient"
     in_loop: ClassVar[bool] = True
     smooth: ClassVar[bool] = True
+    draws: ClassVar[bool] = False
     factorises: ClassVar[bool] = True
 
     @property

@@ -9,6 +9,7 @@ from jax import Array
 
 from .phase import Phase
 from .setup import Data, Setup
+from .static import as_array
 
 GROWTH, FEWEST = 1.05, 10
 """How much later each look at a run is than the one before, at least ten steps."""
@@ -41,15 +42,13 @@ def phase_data(
     numbers or of arrays, and with ``many`` the starts have an axis of their own.
     """
     dtype = data.tol.dtype
-    tol = jnp.where(phase.tol > 0, phase.tol, data.tol)
-    here = data._replace(
-        strength=jnp.asarray(phase.strength, dtype), tol=jnp.asarray(tol, dtype)
-    )
+    tol = data.tol if phase.tol is None else as_array(phase.tol, dtype)
+    here = data._replace(strength=as_array(phase.strength, dtype), tol=tol)
     if setup.columns is None:
         return here, start
-    assigned = partial(setup.columns.assigned, kind=jnp.asarray(phase.kind))
+    assigned = partial(setup.columns.assigned, kind=as_array(phase.kind))
     start, allowed = (jax.vmap(assigned) if many else assigned)(start)
-    overlap = jnp.asarray(phase.overlap * scale, dtype)
+    overlap = as_array(phase.overlap * scale, dtype)
     return here._replace(overlap=overlap, allowed=allowed), start
 
 

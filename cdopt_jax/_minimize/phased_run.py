@@ -65,7 +65,7 @@ def _phase(
     before: Ended | None,
 ) -> Ended:
     """One phase of a run; the arguments are those of `run_phases`."""
-    taken = 0 if before is None else int(np.max(before.end.steps))
+    taken = 0 if before is None else int(np.max(np.asarray(before.end.steps)))
     begun = begin(setup, data, start, noise=0.0, taken=taken, many=many)
     if before is None:
         check_start(begun.opened.report, setup.structure)

@@ -63,7 +63,8 @@ def traced(
         )
         return (end.params, end.steps, scale), (end, history)
 
-    columns = jax.tree.map(lambda *column: jnp.asarray(column), *phases)
+    told = [p if p.tol is not None else p._replace(tol=data.tol) for p in phases]
+    columns = jax.tree.map(lambda *column: jnp.stack(column), *told)
     begin = (x0, jnp.zeros((), jnp.int32), jnp.zeros((), data.tol.dtype))
     _, (ends, histories) = lax.scan(phase, begin, columns)
     end = jax.tree.map(lambda a: a[-1], ends)
