@@ -14,7 +14,7 @@ from cdopt_jax.prox import Regularizer
 from .leaves import Leaves
 from .manifold import EDGE, Manifold
 from .metric_prox import prox_in_metric
-from .points import Point, gradient_of, value_and_gradient
+from .points import Point, dots, gradient_of, value_and_gradient
 
 
 class Look(NamedTuple):
@@ -35,14 +35,15 @@ class Look(NamedTuple):
     bend: Point
 
     @property
-    def slope(self) -> Array:
-        """The size of the gradient of f and of the subgradient of r together."""
-        return optax.tree.norm(self.gradient) + optax.tree.norm(self.subgradient)
+    def sizes(self) -> tuple[Array, Array]:
+        """The slope and the curvature.
 
-    @property
-    def curvature(self) -> Array:
-        """The size of the bend, which is that of a gradient."""
-        return optax.tree.norm(self.bend)
+        The slope is the size of the gradient of f and of the subgradient of r together.
+        The curvature is the size of the bend, which is that of a gradient.
+        """
+        parts = self.gradient, self.subgradient, self.bend
+        gradient, subgradient, bend = jnp.sqrt(dots(*((part, part) for part in parts)))
+        return gradient + subgradient, bend
 
     @property
     def whole(self) -> Point:
