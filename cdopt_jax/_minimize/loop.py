@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import real_dtype
 
-from .method import choose, either
+from .method import MethodState, choose, either
 from .points import Point, from_real_parts, real_parts
 from .problem import Look, Problem
 from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED
@@ -34,7 +34,7 @@ class Course(NamedTuple):
         ended: Whether it has.
     """
 
-    state: Any
+    state: MethodState
     steps: Array
     value: Array
     feasibility: Array
@@ -96,7 +96,9 @@ class Ending(NamedTuple):
     beta: dict[str, Array] | None
 
 
-def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Opening:
+def opening(
+    setup: Setup, data: Data, x0: optax.Params, noise: Array, taken: Array
+) -> Opening:
     """The start of a run at x0, perturbed by noise, after so many steps taken."""
     problem = problem_of(setup, data, None)
     leaves = problem.leaves.factorised()

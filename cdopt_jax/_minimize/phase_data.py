@@ -1,10 +1,10 @@
 """What a phase of a run starts with, and when it is looked at."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from .phase import Phase
@@ -31,11 +31,11 @@ def phase_data(
     setup: Setup,
     data: Data,
     phase: Phase,
-    start: Any,
+    start: optax.Params,
     scale: float | Array,
     *,
     many: bool = False,
-) -> tuple[Data, Any]:
+) -> tuple[Data, optax.Params]:
     """The arrays of a phase, and its start, from the end of the phase before.
 
     The scale is that of the gradient at the start of the run. The phase may be of

@@ -1,7 +1,7 @@
 """The problem as the methods see it: values and derivatives of f + r at points."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ class Problem(NamedTuple):
         beta: The weight of the penalty in h.
     """
 
-    f: Callable[[Any], Array]
+    f: Callable[[optax.Params], Array]
     regularizer: Regularizer | None
     leaves: Leaves
     unit: Array | float = 1.0
@@ -125,7 +125,7 @@ class Problem(NamedTuple):
             return x
         return self.leaves.read(self.prox_parameters(x, step, near))
 
-    def prox_parameters(self, x: Point, step: Array, near: Point) -> Any:
+    def prox_parameters(self, x: Point, step: Array, near: Point) -> optax.Params:
         """The proximal map as parameters, on which its zeros are exact."""
         leaves, scales = self.leaves, set(self.leaves.structure.scales)
         step = step * self.unit * self.strength

@@ -28,7 +28,7 @@ the point is stationary. Only if that fails too, the run has stalled.
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -242,7 +242,9 @@ class Proximal(Method):
         """The last point or the best one."""
         return problem.manifold.dissolve(_reached(problem, state).x)
 
-    def sparse_parameters(self, problem: Problem, state: State, x: Point) -> Any:
+    def sparse_parameters(
+        self, problem: Problem, state: State, x: Point
+    ) -> optax.Params:
         """The proximal point, of which the zeros are exact."""
         if problem.regularizer is None:
             return problem.leaves.write(x)

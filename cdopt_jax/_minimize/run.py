@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
+from jax import Array
 
 from cdopt_jax._errors import error
 
 from .leaves import Structure
 from .loop import Ending, Opening, Report
 from .phase_data import looks
-from .programs import on_one_device, programs
+from .programs import Compiled, on_one_device, programs
 from .result import CERTIFIED, DIVERGED, INTERRUPTED, STALLED, STOPPED, History, Info
 from .setup import Data, Setup
 from .static import as_array
@@ -47,19 +49,19 @@ class Ended(NamedTuple):
 
     end: Ending
     params: Any
-    rows: list[tuple[Any, ...]]
+    rows: list[Info]
     kinked: bool
     stopped: int
     seconds: float
     compile_seconds: float
-    values: Any
+    values: Array | None
     best: tuple[int, ...]
     scale: float
 
     def after(self, before: "Ended") -> "Ended":
         """The two as one run."""
         rows = [
-            (*row[:-1], before.seconds + row[-1])
+            row._replace(seconds=before.seconds + row.seconds)
             for row in self.rows[1:] or self.rows[-1:]
         ]
         return self._replace(
@@ -78,14 +80,14 @@ class Ended(NamedTuple):
 class Begun(NamedTuple):
     """A run that has begun: its programs and its first course."""
 
-    compiled: Any
+    compiled: Compiled
     opened: Opening
     seconds: float
     compile_seconds: float
 
 
 def begin(
-    setup: Setup, data: Data, x0: Any, *, noise: float, taken: int, many: int
+    setup: Setup, data: Data, x0: optax.Params, *, noise: float, taken: int, many: int
 ) -> Begun:
     """The programs, compiled where they are not yet, and the start of the run."""
     kept = programs(setup, many=many > 0)
@@ -124,7 +126,7 @@ def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) ->
             jax.block_until_ready(course)
             seconds += time.perf_counter() - began
             rows.append(_row(prepared, course, seconds))
-            if watch(Info(*rows[-1])):
+            if watch(rows[-1]):
                 stopped = STOPPED
                 break
     except KeyboardInterrupt:
@@ -144,8 +146,13 @@ def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) ->
         kinked = stalled and bool(setup.method.kinked(course.state))
     if stopped and int(end.status) != CERTIFIED:
         end = end._replace(status=as_array(stopped, np.int32))
-    last = (int(end.steps), float(end.value), float(end.feasibility))
-    rows[-1] = (*last, float(end.stationarity), seconds)
+    rows[-1] = Info(
+        step=int(end.steps),
+        value=float(end.value),
+        feasibility=float(end.feasibility),
+        stationarity=float(end.stationarity),
+        seconds=seconds,
+    )
     return Ended(
         end=end,
         params=params,
@@ -187,7 +194,7 @@ def check_start(report: Report, structure: Structure) -> None:
         )
 
 
-def history(rows: list[tuple[Any, ...]]) -> History:
+def history(rows: list[Info]) -> History:
     """The rows as columns."""
     return History(*(np.asarray(column) for column in zip(*rows, strict=True)))
 
@@ -197,12 +204,12 @@ def _row(prepared, course, seconds):
     value = np.asarray(course.value) / np.asarray(prepared.unit)
     at = np.nanargmin(np.where(np.isnan(value), np.inf, value)) if value.ndim else ()
     unit = np.asarray(prepared.unit)[at]
-    return (
-        int(np.asarray(course.steps)[at]),
-        float(value[at]),
-        float(np.asarray(course.feasibility)[at]),
-        float(np.asarray(course.stationarity)[at] / unit),
-        seconds,
+    return Info(
+        step=int(np.asarray(course.steps)[at]),
+        value=float(value[at]),
+        feasibility=float(np.asarray(course.feasibility)[at]),
+        stationarity=float(np.asarray(course.stationarity)[at] / unit),
+        seconds=seconds,
     )
 
 

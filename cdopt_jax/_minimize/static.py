@@ -19,13 +19,13 @@ class Static:
     cannot be hashed is compared by identity.
     """
 
-    def __init__(self, treedef: Any, leaves: Sequence[Any]):
+    def __init__(self, treedef: Any, leaves: Sequence[object]):
         self._treedef = treedef
         self._leaves = tuple(leaves)
         self._key = (treedef, tuple(_hashable(leaf) for leaf in self._leaves))
         self._hash = hash(self._key)
 
-    def merge(self, arrays: Sequence[Any]) -> Any:
+    def merge(self, arrays: Sequence[ArrayLike]) -> Any:
         """The tree with these arrays in their places."""
         given = iter(arrays)
         return self._treedef.unflatten(
@@ -79,7 +79,7 @@ def split(tree: Any, *, keep_zeros: bool = False) -> tuple[Static, list[Array]]:
     return Static(treedef, kept), arrays
 
 
-def opaque(leaf: Any) -> Static:
+def opaque(leaf: object) -> Static:
     """One object, a function say, that is no tree."""
     return Static(jax.tree.structure(0), [leaf])
 
@@ -87,7 +87,7 @@ def opaque(leaf: Any) -> Static:
 class _Identity:
     """An object as a key by its identity, which it keeps alive."""
 
-    def __init__(self, held: Any):
+    def __init__(self, held: object):
         self.held = held
 
     def __eq__(self, other: object) -> bool:
