@@ -173,7 +173,7 @@ def minimize(
         tol=as_array(usual if tol is None else number("tol", tol), dtype),
         beta=as_array(weight(beta), dtype),
         strength=as_array(1, dtype),
-        key=_key(key) if draws else as_array(0),
+        key=_key(key) if draws else as_array(0, np.int32),
         overlap=as_array(0, dtype),
         allowed=[],
     )
@@ -208,7 +208,7 @@ def minimize(
             bar.close()
     met = bool(np.asarray(ended.end.status) == CERTIFIED)
     rows = history(ended.rows)
-    result = _result(setup, name, ended.end, rows, as_array(met))
+    result = _result(setup, name, ended.end, rows, as_array(met, bool))
     result = dataclasses.replace(
         result, values=ended.values, compile_seconds=ended.compile_seconds
     )
@@ -221,7 +221,7 @@ def minimize(
             result,
             projected=projected_on_host(result.projected, mask),
             feasibility=as_array(off, dtype),
-            converged=as_array(met and not lost),
+            converged=as_array(met and not lost, bool),
             status=as_array(INFEASIBLE, np.int32) if lost else result.status,
         )
     return result

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -46,7 +47,7 @@ def phase_data(
     here = data._replace(strength=as_array(phase.strength, dtype), tol=tol)
     if setup.columns is None:
         return here, start
-    assigned = partial(setup.columns.assigned, kind=as_array(phase.kind))
+    assigned = partial(setup.columns.assigned, kind=as_array(phase.kind, np.int32))
     start, allowed = (jax.vmap(assigned) if many else assigned)(start)
     overlap = as_array(phase.overlap * scale, dtype)
     return here._replace(overlap=overlap, allowed=allowed), start
