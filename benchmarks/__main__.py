@@ -112,7 +112,7 @@ COMMANDS = {
     "solvers": Command(
         module="solvers.suite",
         answers="cdx.minimize against other solvers, problem by problem",
-        duration="hours",
+        duration="hours; with --seeds 0 --seconds 5, 20 minutes",
         result="results/solvers/solvers.md",
     ),
 }

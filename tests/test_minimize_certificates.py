@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg
 
 import cdopt_jax as cdx
-from tests.minimize_problems import farthest, start, variance
+from tests.minimize_problems import N, P, farthest, start, variance
 
 DIAGONAL = jnp.linspace(1, 10, 50)
 EIGENVALUES = -float(np.sum(np.asarray(DIAGONAL)[-3:]))
@@ -264,3 +264,31 @@ def test_the_best_point_is_returned():
     )
     assert float(result.value) <= result.history.value.min() + 1e-9
     assert float(diagonal(result.params)) == pytest.approx(float(result.value))
+
+
+def test_a_phase_that_is_certified_is_no_end_where_the_callback_stops_the_run():
+    # Without r ten steps are enough, and the run is stopped before r counts.
+    m = jnp.asarray(np.diag(np.arange(N, 0.0, -1.0)))
+    seen = []
+
+    def callback(info):
+        seen.append(info.step)
+        return True
+
+    result = cdx.minimize(
+        lambda x: jnp.sum((x - m[:, :P]) ** 2),
+        start(),
+        method="continuation",
+        regularizer=cdx.prox.l1(5.0),
+        callback=callback,
+    )
+    assert len(seen) == 1
+    assert not result.converged
+    assert "stopped by the callback" in result.message
+    full = cdx.minimize(
+        lambda x: jnp.sum((x - m[:, :P]) ** 2),
+        result,
+        regularizer=cdx.prox.l1(5.0),
+    )
+    assert full.converged
+    assert float(full.value) < float(result.value) - 1e-3

@@ -139,9 +139,10 @@ def test_what_has_no_derivative_says_so(options, words):
 def test_the_derivative_with_respect_to_a_metric_is_that_of_finite_differences(
     name, called
 ):
-    x, w = 0.3 * RNG.normal(size=(5, 2)), RNG.normal(size=(5, 2))
-    r = RNG.normal(size=(5, 5))
-    b, change = jnp.asarray(r @ r.T + np.eye(5)), jnp.asarray(symmetric(5))
+    rng = np.random.default_rng(0)
+    x, w = 0.3 * rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
+    r, s = rng.normal(size=(2, 5, 5))
+    b, change = jnp.asarray(r @ r.T + np.eye(5)), jnp.asarray(s + s.T)
     fn = getattr(cdx.stiefel, name)
 
     def loss(t):

@@ -1,11 +1,13 @@
 """The solver on nonnegative matrices with orthonormal columns."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 import cdopt_jax as cdx
 from tests.minimize_problems import start
@@ -111,6 +113,34 @@ def test_wide_leaves_stacks_and_free_leaves_have_nonnegative_matrices():
     for x, part in zip(result.params["wide"], g, strict=True):
         assert slope(x.T, 1e-3 - part.T) < 1e-5
     np.testing.assert_allclose(result.params["free"], -1, atol=1e-5)
+
+
+def test_columns_in_single_precision_beside_a_leaf_with_a_metric_stay_nonnegative():
+    rng = np.random.default_rng(0)
+    g, a = rng.standard_normal((12, 3)), rng.standard_normal((10, 10))
+    a, B = a @ a.T, np.diag(np.geomspace(1, 1e3, 10)) + 0.5
+    single = partial(jnp.asarray, dtype=jnp.float32)
+
+    def f(params, g, a):
+        y = params["metric"]
+        return alignment(params["columns"], g) - jnp.sum(y * (a @ y))
+
+    x0 = {"columns": single(start(0, 12, 3)), "metric": single(start(1, 10, 2, B=B))}
+    result = cdx.minimize(
+        f,
+        x0,
+        {"columns": cdx.Stiefel(), "metric": cdx.Stiefel(B=single(B))},
+        args=(single(g), single(a)),
+        regularizer=L1({"columns": 1e-3, "metric": 0.0}),
+    )
+    assert result.converged, result.message
+    best = scipy.linalg.eigh(a, B, eigvals_only=True)[-2:].sum()
+    for end in (result.params, result.projected):
+        x, y = (np.asarray(end[name], float) for name in ("columns", "metric"))
+        x = x / np.linalg.norm(x, axis=0)
+        assert slope(x, 1e-3 - g) < float(result.tolerance) < 0.02
+        assert -np.sum(y * (a @ y)) == pytest.approx(-best, rel=1e-4)
+        assert np.linalg.norm(y.T @ B @ y - np.eye(2)) < 1e-4
 
 
 def test_a_run_inside_jit_is_certified_as_well():

@@ -1,6 +1,7 @@
 """Programs of the solver: compiled once, small in number, and the same under `jit`."""
 
 import gc
+import logging
 import weakref
 
 import jax
@@ -50,6 +51,24 @@ def test_a_second_call_compiles_nothing(method):
     assert second.compile_seconds == 0
     if method == "tangential":
         assert float(second.value) == pytest.approx(-(3 * N - 3), rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["continuation", "proximal", "tangential"])
+def test_a_first_call_compiles_three_programs_and_nothing_else(method, caplog):
+    rng = np.random.default_rng(0)
+    x0 = np.linalg.qr(rng.standard_normal((11, 2)))[0]
+    r = None if method == "tangential" else cdx.prox.l1(0.1)
+    # Programs are compiled in threads, which `jax.log_compiles` does not reach.
+    caplog.set_level(logging.DEBUG, "jax")
+    cdx.minimize(
+        lambda x, m: -jnp.sum(x * (m @ x)),
+        x0,
+        args=(np.diag(np.arange(11.0)),),
+        regularizer=r,
+        method=method,
+    )
+    made = [m for m in caplog.messages if m.startswith("Finished XLA compilation")]
+    assert len(made) == 3, made
 
 
 def test_another_metric_of_the_same_shape_compiles_nothing():

@@ -109,6 +109,26 @@ def test_seconds_are_those_of_steps():
     assert result.history.seconds[0] > 0
 
 
+def test_a_callback_is_told_the_seconds_of_all_phases():
+    data = jnp.asarray(np.random.default_rng(0).normal(size=(20, 40)))
+    seen = []
+    result = cdx.minimize(
+        variance,
+        start(n=40),
+        args=(data,),
+        method="continuation",
+        regularizer=cdx.prox.l1(0.5),
+        callback=seen.append,
+    )
+    told = {info.step: info.seconds for info in seen}
+    kept = dict(zip(result.history.step, result.history.seconds, strict=True))
+    # The last look of a phase has the seconds of its end as well.
+    assert np.all(np.diff(list(told.values())) > 0)
+    for step, seconds in told.items():
+        assert kept[step] >= seconds
+    assert max(told.values()) > 0.5 * result.history.seconds[-1]
+
+
 def test_the_budget_ends_a_run_and_the_message_says_so():
     result = cdx.minimize(quadratic, start(), method="proximal", max_steps=3)
     assert int(result.steps) == 3

@@ -53,13 +53,16 @@ def ours(problem: Problem) -> Iterator[str]:
 
 def minimized(method: str, problem: Problem, seconds: float) -> Trace:
     """A run of `cdx.minimize` as a trace: its second call, compiled by the first."""
-    del seconds  # It stops by itself, long before.
 
     def f(x):
         # Another function for each method, so that each is compiled by itself.
         return problem.f(x)
 
-    def solve(start, callback=None):
+    def solve(start, look=lambda _: None):
+        def callback(info):
+            look(info)
+            return info.seconds > seconds
+
         return cdx.minimize(
             f,
             start,

@@ -2,12 +2,15 @@
 
 import math
 import operator
-from typing import Any
+from typing import SupportsIndex, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax import Array
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from cdopt_jax._errors import error
 from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
@@ -15,7 +18,7 @@ from cdopt_jax.prox import Regularizer
 
 
 def check_options(
-    f: Any, regularizer: Any, args: Any, callback: Any, starts: Any
+    f: object, regularizer: object, args: object, callback: object, starts: object
 ) -> None:
     """Raise on options that cannot be used."""
     if not callable(f):
@@ -36,10 +39,10 @@ def check_options(
         whole("starts", starts)
 
 
-def whole(label: str, value: Any) -> int:
+def whole(label: str, value: object) -> int:
     """A whole number above zero, of any type that is one."""
     try:
-        number = operator.index(value)
+        number = operator.index(cast(SupportsIndex, value))
     except TypeError:
         number = 0
     if isinstance(value, bool) or number < 1:
@@ -47,23 +50,24 @@ def whole(label: str, value: Any) -> int:
     return number
 
 
-def number(label: str, value: Any) -> Any:
+def number(label: str, value: object) -> float | Array:
     """A number above zero, which may be traced."""
-    known = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if known and value > 0 and math.isfinite(value):
-        return value
-    array = isinstance(value, jax.Array | np.ndarray) and jnp.ndim(value) == 0
-    if array and (isinstance(value, Tracer) or value > 0):
-        return value
+    if isinstance(value, Array):
+        if value.ndim == 0 and (isinstance(value, Tracer) or value > 0):
+            return value
+    elif isinstance(value, int | float | np.number | np.ndarray):
+        plain = np.ndim(value) == 0 and not isinstance(value, bool)
+        if plain and value > 0 and math.isfinite(value):
+            return float(value)
     raise error(f"{label} must be a number above zero; it is {value!r}.")
 
 
-def weight(beta: Any) -> Any:
+def weight(beta: object) -> float | Array:
     """The weight β, zero for the automatic one."""
     return 0 if isinstance(beta, str) and beta == "auto" else number("beta", beta)
 
 
-def check_leaves(x0: Any) -> None:
+def check_leaves(x0: optax.Params) -> None:
     """Raise on a start that is not floating point."""
     for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
@@ -71,7 +75,7 @@ def check_leaves(x0: Any) -> None:
             raise error(f"x0 must be floating point, real or complex; {what}.")
 
 
-def check_layout(x0: Any, method: str) -> None:
+def check_layout(x0: optax.Params, method: str) -> None:
     """Raise on a start that is split in a way that a method cannot compute with."""
     for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
         split = [names for names in jax.typeof(leaf).sharding.spec if names is not None]
@@ -84,7 +88,7 @@ def check_layout(x0: Any, method: str) -> None:
             )
 
 
-def scalar(out: Any) -> Any:
+def scalar(out: ArrayLike) -> Array:
     """What f returned, if it is a real scalar. Looked at when f is traced."""
     shape = jnp.shape(out) if hasattr(out, "shape") or jnp.isscalar(out) else None
     if shape != ():

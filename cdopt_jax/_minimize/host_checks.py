@@ -4,8 +4,6 @@ In single precision xᵀBx cannot be formed to better than the condition number 
 the precision, and no projection can be better than that.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -23,7 +21,7 @@ def feasibility_on_host(params: optax.Params, mask: Mask) -> float:
     return max(float(np.max(e)) for e in off)
 
 
-def projected_on_host(params: optax.Params, mask: Mask) -> Any:
+def projected_on_host(params: optax.Params, mask: Mask) -> optax.Params:
     """The nearest point of the manifold; leaves whose metric is a function stay."""
     view = View(params, mask, together=False)
 

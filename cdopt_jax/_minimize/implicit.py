@@ -13,7 +13,7 @@ rotation.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ ITERATIONS = 1000
 
 
 def solve(
-    setup: Setup, data: Data, x0: Any, phases: list[Phase]
+    setup: Setup, data: Data, x0: optax.Params, phases: list[Phase]
 ) -> tuple[Ending, History]:
     """A run as one program that can be differentiated with respect to its data."""
 

@@ -5,6 +5,7 @@ program is chosen before values are known, and a method moves free leaves, too.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class Leaves(NamedTuple):
         return Manifold([r and (r.form if f is None else Form()) for r, f in pairs])
 
     @property
-    def mask(self) -> Any:
+    def mask(self) -> Mask:
         """The mask that reads the parameters in the same way."""
 
         def spec(r):
@@ -136,7 +137,7 @@ class Leaves(NamedTuple):
         rows = zip(jax.tree.leaves(params), self.readings, self.factors, strict=True)
         return [one(*row) for row in rows]
 
-    def write(self, x: Point) -> Any:
+    def write(self, x: Point) -> optax.Params:
         """A point as parameters."""
 
         def one(a, shape, r, factor):
@@ -147,7 +148,7 @@ class Leaves(NamedTuple):
         rows = zip(x, self.structure.shapes, self.readings, self.factors, strict=True)
         return self.structure.treedef.unflatten(one(*row) for row in rows)
 
-    def write_gradient(self, g: Point) -> Any:
+    def write_gradient(self, g: Point) -> optax.Params:
         """A gradient with respect to a point, as one with respect to parameters.
 
         Only without factors: a point is then the parameters divided by their scales.
@@ -190,6 +191,6 @@ def leaves_of(params: optax.Params, mask: Mask) -> Leaves:
     )
 
 
-def solve(solver: Any, right: Array) -> Array:
+def solve(solver: Callable[[Array], Array], right: Array) -> Array:
     """A triangular system for each matrix of a batch."""
     return jnp.vectorize(solver, signature="(n,p)->(n,p)")(right)

@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import real_dtype
 
-from .method import choose
+from .method import MethodState, choose, either
 from .points import Point, from_real_parts, real_parts
 from .problem import Look, Problem
 from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED
@@ -34,7 +34,7 @@ class Course(NamedTuple):
         ended: Whether it has.
     """
 
-    state: Any
+    state: MethodState
     steps: Array
     value: Array
     feasibility: Array
@@ -96,7 +96,9 @@ class Ending(NamedTuple):
     beta: dict[str, Array] | None
 
 
-def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Opening:
+def opening(
+    setup: Setup, data: Data, x0: optax.Params, noise: Array, taken: Array
+) -> Opening:
     """The start of a run at x0, perturbed by noise, after so many steps taken."""
     problem = problem_of(setup, data, None)
     leaves = problem.leaves.factorised()
@@ -129,7 +131,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     stationary = stationarity <= tolerance
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
-    smooth = jnp.isfinite(look.slope)
+    smooth = jnp.isfinite(look.sizes[0])
     feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
@@ -147,7 +149,7 @@ def opening(setup: Setup, data: Data, x0: Any, noise: Array, taken: Array) -> Op
     report = Report(
         moved=jnp.max(jnp.stack(moved)),
         finite=jnp.all(jnp.stack(finite)),
-        full_rank=problem.manifold.feasibility(problem.leaves.read(start)) < 0.1,
+        full_rank=problem.manifold.feasibility(x) < 0.1,
         definite=definite,
         value=look.whole_value / unit,
         smooth=smooth,
@@ -198,7 +200,7 @@ def advance(
     stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
-    sound = jnp.isfinite(look.value) & jnp.isfinite(look.slope)
+    sound = jnp.isfinite(look.value) & jnp.isfinite(look.sizes[0])
     feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = stationarity <= tolerance
     status = jnp.select(
@@ -218,7 +220,7 @@ def advance(
     )
     # A run that has ended, or whose new point is no point, stays where it was.
     lost = course._replace(status=new.status, ended=jnp.ones((), bool))
-    return choose(course.ended, course, choose(sound, new, lost))
+    return either(course.ended, course, either(sound, new, lost))
 
 
 def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Ending:
@@ -265,9 +267,10 @@ def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
         )
         for index, a in enumerate(real_parts(x))
     ]
-    waves = from_real_parts(waves, x)
-    size = noise * optax.tree.norm(x) / optax.tree.norm(waves)
-    moved = optax.tree.add_scale(x, size, waves)
+    # The mean square of a wave is one half.
+    length = (sum(a.size for a in waves) / 2) ** 0.5
+    size = noise * optax.tree.norm(x) / length
+    moved = optax.tree.add_scale(x, size, from_real_parts(waves, x))
     if setup.columns is not None:
         moved = problem.prox(moved, jnp.zeros_like(noise), x)
     return choose(noise > 0, problem.manifold.dissolve(moved), x)
@@ -275,8 +278,9 @@ def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
 
 def _unit(look: Look) -> Array:
     """The power of two that makes the largest entry of the gradient about one."""
-    entries = [*look.gradient, *look.subgradient]
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in entries]))
+    pairs = zip(look.gradient, look.subgradient, strict=True)
+    sizes = [jnp.maximum(jnp.abs(a), jnp.abs(b)) for a, b in pairs]
+    largest = jnp.max(jnp.stack([jnp.max(a, initial=0) for a in sizes]))
     usable = jnp.isfinite(largest) & (largest > 0)
     power = jnp.round(jnp.log2(jnp.where(usable, largest, 1)))
     return jnp.ldexp(jnp.ones((), look.value.dtype), -power.astype(jnp.int32))
@@ -289,7 +293,8 @@ def _scale(setup, look):
     solution, of its change over the length of x. Both are multiplied by what f is
     multiplied by.
     """
-    scale = look.slope + (look.curvature if setup.method.smooth else 0)
+    slope, curvature = look.sizes
+    scale = slope + (curvature if setup.method.smooth else 0)
     return jnp.where(jnp.isfinite(scale), scale, 0)
 
 

@@ -1,7 +1,7 @@
 """The proximal map in the coordinates of a metric, or of leaves of several scales."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -39,7 +39,7 @@ class _Accelerated(NamedTuple):
 
 def prox_in_metric(
     leaves: Leaves, regularizer: Regularizer, y: Point, step: Array, near: Point
-) -> Any:
+) -> optax.Params:
     """The parameters argmin_z r(z) + ‖Lᴴz/c − y‖²/(2·step), of leaves with scales c.
 
     The problem is strongly convex, and is solved by accelerated proximal steps in z.

@@ -6,6 +6,7 @@ from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.core import Tracer
@@ -28,7 +29,7 @@ from .proximal import Proximal
 from .result import CERTIFIED, INFEASIBLE, History, Info, Result
 from .run import Callback, Progress, history
 from .setup import Data, Setup
-from .static import opaque, split
+from .static import as_array, opaque, split
 
 
 @public("minimize")
@@ -128,7 +129,7 @@ def minimize(
     warm = isinstance(x0, Result)
     start = x0.params if isinstance(x0, Result) else x0
     check_leaves(start)
-    start = jax.tree.map(jnp.asarray, start)
+    start = jax.tree.map(as_array, start)
     chosen = chosen_method(method, regularizer, batch, most, warm=warm)
     check_layout(start, chosen.name)
     leaves = leaves_of(start, mask)
@@ -163,16 +164,17 @@ def minimize(
         columns=columns,
     )
     dtype = structure.dtype
+    draws = chosen.draws or batch is not None or starts is not None
     usual = float(jnp.finfo(dtype).eps) ** 0.5
     data = Data(
         args=arrays,
         metrics=metrics,
         weights=weights,
-        tol=jnp.asarray(usual if tol is None else number("tol", tol), dtype),
-        beta=jnp.asarray(weight(beta), dtype),
-        strength=jnp.ones((), dtype),
-        key=jax.random.key(0) if key is None else key,
-        overlap=jnp.zeros((), dtype),
+        tol=as_array(usual if tol is None else number("tol", tol), dtype),
+        beta=as_array(weight(beta), dtype),
+        strength=as_array(1, dtype),
+        key=_key(key) if draws else as_array(0, np.int32),
+        overlap=as_array(0, dtype),
         allowed=[],
     )
     if any(isinstance(v, Tracer) for v in jax.tree.leaves((start, data))):
@@ -182,7 +184,7 @@ def minimize(
                 "outside of jit, vmap and grad, or vmap over the starts."
             )
         end, course = implicit.solve(setup, data, start, phases)
-        return _result(setup, name, end, course)
+        return _result(setup, name, end, course, end.status == CERTIFIED)
     bar = Progress(most) if progress else None
 
     def watch(info: Info) -> bool:
@@ -198,12 +200,15 @@ def minimize(
             # What is smooth would have come to an end.
             name = "geometric"
             setup = dataclasses.replace(setup, method=NAMED[name])
+            data = data._replace(key=_key(key))
             rest = [Phase(budget=most)]
             ended = run_phases(setup, data, ended.params, rest, watch, 0, ended)
     finally:
         if bar is not None:
             bar.close()
-    result = _result(setup, name, ended.end, history(ended.rows))
+    met = bool(np.asarray(ended.end.status) == CERTIFIED)
+    rows = history(ended.rows)
+    result = _result(setup, name, ended.end, rows, as_array(met, bool))
     result = dataclasses.replace(
         result, values=ended.values, compile_seconds=ended.compile_seconds
     )
@@ -211,21 +216,27 @@ def minimize(
     if single and metrics:
         # xᵀBx is formed in double precision, or its rounding would be all that is seen.
         off = feasibility_on_host(result.params, mask)
-        lost = bool(result.converged) and off > usual
+        lost = met and off > usual
         result = dataclasses.replace(
             result,
             projected=projected_on_host(result.projected, mask),
-            feasibility=jnp.asarray(off, dtype),
-            converged=result.converged & (not lost),
-            status=jnp.where(lost, INFEASIBLE, result.status),
+            feasibility=as_array(off, dtype),
+            converged=as_array(met and not lost, bool),
+            status=as_array(INFEASIBLE, np.int32) if lost else result.status,
         )
     return result
 
 
-def _result(setup: Setup, name: str, end: Ending, course: History) -> Result:
+def _key(key: Array | None) -> Array:
+    return jax.random.key(0) if key is None else key
+
+
+def _result(
+    setup: Setup, name: str, end: Ending, course: History, converged: Array
+) -> Result:
     return Result(
         **end._asdict(),
-        converged=end.status == CERTIFIED,
+        converged=converged,
         history=course,
         values=None,
         method=name,

@@ -27,7 +27,12 @@ NAMED: dict[str, Method] = {
 
 
 def chosen_method(
-    method: Any, regularizer: Regularizer | None, batch: Any, most: int, *, warm: bool
+    method: Any,
+    regularizer: Regularizer | None,
+    batch: object,
+    most: int,
+    *,
+    warm: bool,
 ) -> Method:
     """The method that an option stands for."""
     optimizer = hasattr(method, "update")

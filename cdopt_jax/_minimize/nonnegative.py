@@ -17,10 +17,10 @@ for optimization with nonnegative orthogonality constraints", arXiv 1907.12424.
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array, lax
 
 from cdopt_jax._errors import error
@@ -71,7 +71,7 @@ class Columns:
         )
 
     @partial(jax.jit, static_argnums=0)
-    def overlap(self, params: Any) -> Array:
+    def overlap(self, params: optax.Params) -> Array:
         """The sum of the products of two entries in one row, over all rows."""
         sums = [
             jnp.sum(jnp.sum(x, -1) ** 2 - jnp.sum(x * x, -1)) / 2
@@ -80,13 +80,15 @@ class Columns:
         return jnp.sum(jnp.stack(sums))
 
     @partial(jax.jit, static_argnums=0)
-    def overlapping(self, params: Any) -> Array:
+    def overlapping(self, params: optax.Params) -> Array:
         """Whether a row has two nonzero entries."""
         found = [jnp.any(jnp.sum(x != 0, axis=-1) > 1) for x in self._matrices(params)]
         return jnp.any(jnp.stack(found))
 
     @partial(jax.jit, static_argnums=0)
-    def assigned(self, params: Any, kind: Array) -> tuple[Any, list[Array]]:
+    def assigned(
+        self, params: optax.Params, kind: Array
+    ) -> tuple[optax.Params, list[Array]]:
         """The absolute values as the start of a phase, and which may be nonzero in it.
 
         Args:
@@ -122,7 +124,7 @@ class Columns:
 
 
 def nonnegative_columns(
-    params: Any, mask: Mask, regularizer: Regularizer | None
+    params: optax.Params, mask: Mask, regularizer: Regularizer | None
 ) -> Columns | None:
     """The leaves with nonnegative orthonormal columns, None if there are none."""
     if regularizer is None:

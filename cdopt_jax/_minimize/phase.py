@@ -15,7 +15,7 @@ class Phase(NamedTuple):
     Attributes:
         budget: The most steps, those of the phases before included.
         strength: What r is multiplied by.
-        tol: The relative tolerance, zero for that of the user.
+        tol: The relative tolerance; None for that of the user.
         overlap: The weight of the overlap of nonnegative columns, relative to the size
             of the gradient.
         kind: Which entries of nonnegative columns may be nonzero.
@@ -23,6 +23,6 @@ class Phase(NamedTuple):
 
     budget: int
     strength: float = 1.0
-    tol: float = 0.0
+    tol: float | None = None
     overlap: float = 0.0
     kind: int = FREE

@@ -1,14 +1,16 @@
 """What a phase of a run starts with, and when it is looked at."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from jax import Array
 
 from .phase import Phase
 from .setup import Data, Setup
+from .static import as_array
 
 GROWTH, FEWEST = 1.05, 10
 """How much later each look at a run is than the one before, at least ten steps."""
@@ -30,26 +32,24 @@ def phase_data(
     setup: Setup,
     data: Data,
     phase: Phase,
-    start: Any,
+    start: optax.Params,
     scale: float | Array,
     *,
     many: bool = False,
-) -> tuple[Data, Any]:
+) -> tuple[Data, optax.Params]:
     """The arrays of a phase, and its start, from the end of the phase before.
 
     The scale is that of the gradient at the start of the run. The phase may be of
     numbers or of arrays, and with ``many`` the starts have an axis of their own.
     """
     dtype = data.tol.dtype
-    tol = jnp.where(phase.tol > 0, phase.tol, data.tol)
-    here = data._replace(
-        strength=jnp.asarray(phase.strength, dtype), tol=jnp.asarray(tol, dtype)
-    )
+    tol = data.tol if phase.tol is None else as_array(phase.tol, dtype)
+    here = data._replace(strength=as_array(phase.strength, dtype), tol=tol)
     if setup.columns is None:
         return here, start
-    assigned = partial(setup.columns.assigned, kind=jnp.asarray(phase.kind))
+    assigned = partial(setup.columns.assigned, kind=as_array(phase.kind, np.int32))
     start, allowed = (jax.vmap(assigned) if many else assigned)(start)
-    overlap = jnp.asarray(phase.overlap * scale, dtype)
+    overlap = as_array(phase.overlap * scale, dtype)
     return here._replace(overlap=overlap, allowed=allowed), start
 
 

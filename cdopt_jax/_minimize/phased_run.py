@@ -1,11 +1,11 @@
 """A run on the host: its phases, each from the end of the one before."""
 
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from .phase import BOUND, FREE, SETTLED, Phase
 from .phase_data import NOISE, nearby, phase_data
@@ -17,7 +17,7 @@ from .setup import Data, Setup
 def run_phases(
     setup: Setup,
     data: Data,
-    start: Any,
+    start: optax.Params,
     phases: list[Phase],
     watch: Watch,
     many: int,
@@ -58,30 +58,38 @@ def run_phases(
 def _phase(
     setup: Setup,
     data: Data,
-    start: Any,
+    start: optax.Params,
     budget: int,
     watch: Watch,
     many: int,
     before: Ended | None,
 ) -> Ended:
     """One phase of a run; the arguments are those of `run_phases`."""
-    taken = 0 if before is None else int(np.max(before.end.steps))
+    taken, spent = 0, 0.0
+    if before is not None:
+        taken, spent = int(np.max(np.asarray(before.end.steps))), before.seconds
     begun = begin(setup, data, start, noise=0.0, taken=taken, many=many)
     if before is None:
         check_start(begun.opened.report, setup.structure)
         _warn(begun.opened.report.moved, data.tol.dtype)
-    found = finish(setup, data, begun, budget, watch)
+    found = finish(setup, data, begun, budget, _later(watch, spent))
     if many or not bool(begun.opened.stationary):
         return found
     # It may be a saddle: what is found from nearby counts if it is lower, or if r is
     # yet to count, since values have r at its full strength.
     data = nearby(data)
     begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
-    other = finish(setup, data, begun, budget, watch)
+    spent += found.seconds
+    other = finish(setup, data, begun, budget, _later(watch, spent))
     value = float(found.end.value)
     slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
     lower = float(other.end.value) < value - slack or float(data.strength) < 1
     return other.after(found) if lower else found
+
+
+def _later(watch: Watch, spent: float) -> Watch:
+    """The same for a part of a run, before which so many seconds were spent."""
+    return lambda info: watch(info._replace(seconds=spent + info.seconds))
 
 
 def _random_starts(setup, data, start, many):

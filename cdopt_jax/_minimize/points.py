@@ -24,6 +24,17 @@ def dot(a: Point, b: Point) -> Array:
     return jnp.asarray(optax.tree.sum(jax.tree.map(real_product, a, b)))
 
 
+def dots(*pairs: tuple[Point, Point]) -> Array:
+    """The inner products of many pairs of points, by one sum.
+
+    XLA takes 10 ms to compile a sum over all entries, as long as for ten other kernels.
+    """
+    leaves = zip(*(zip(*pair, strict=True) for pair in pairs), strict=True)
+    rows = [jnp.stack([real_product(a, b) for a, b in leaf]) for leaf in leaves]
+    sums = [jnp.sum(row, axis=tuple(range(1, row.ndim))) for row in rows]
+    return sum(sums[1:], sums[0])
+
+
 def value_and_gradient(
     f: Callable[[Point], Array],
 ) -> Callable[[Point], tuple[Array, Point]]:

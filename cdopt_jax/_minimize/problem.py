@@ -1,7 +1,7 @@
 """The problem as the methods see it: values and derivatives of f + r at points."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from cdopt_jax.prox import Regularizer
 from .leaves import Leaves
 from .manifold import EDGE, Manifold
 from .metric_prox import prox_in_metric
-from .points import Point, gradient_of, value_and_gradient
+from .points import Point, dots, gradient_of, value_and_gradient
 
 
 class Look(NamedTuple):
@@ -35,14 +35,15 @@ class Look(NamedTuple):
     bend: Point
 
     @property
-    def slope(self) -> Array:
-        """The size of the gradient of f and of the subgradient of r together."""
-        return optax.tree.norm(self.gradient) + optax.tree.norm(self.subgradient)
+    def sizes(self) -> tuple[Array, Array]:
+        """The slope and the curvature.
 
-    @property
-    def curvature(self) -> Array:
-        """The size of the bend, which is that of a gradient."""
-        return optax.tree.norm(self.bend)
+        The slope is the size of the gradient of f and of the subgradient of r together.
+        The curvature is the size of the bend, which is that of a gradient.
+        """
+        parts = self.gradient, self.subgradient, self.bend
+        gradient, subgradient, bend = jnp.sqrt(dots(*((part, part) for part in parts)))
+        return gradient + subgradient, bend
 
     @property
     def whole(self) -> Point:
@@ -64,7 +65,7 @@ class Problem(NamedTuple):
         beta: The weight of the penalty in h.
     """
 
-    f: Callable[[Any], Array]
+    f: Callable[[optax.Params], Array]
     regularizer: Regularizer | None
     leaves: Leaves
     unit: Array | float = 1.0
@@ -124,7 +125,7 @@ class Problem(NamedTuple):
             return x
         return self.leaves.read(self.prox_parameters(x, step, near))
 
-    def prox_parameters(self, x: Point, step: Array, near: Point) -> Any:
+    def prox_parameters(self, x: Point, step: Array, near: Point) -> optax.Params:
         """The proximal map as parameters, on which its zeros are exact."""
         leaves, scales = self.leaves, set(self.leaves.structure.scales)
         step = step * self.unit * self.strength

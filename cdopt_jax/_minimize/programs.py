@@ -7,24 +7,34 @@ defines its objective anew at every turn does not fill the memory.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
 
 from .loop import advance, ending, opening
 from .setup import Data, Setup
 
 SETUPS, SIGNATURES = 32, 8
 
+Compiled = Mapping[str, Callable[..., Any]]
+"""The programs by name."""
+
 # Measured on two cores, for a step of 200×4 to 1000×200: without these emitters XLA
 # compiles for CPU in 0.5 to 0.8 of the time, and steps take as long within 10 %, but
 # for "tangential" at 200×4 (0.12 ms instead of 0.09). Starting and ending run once, and
 # their machine code need not be good. Not level 0, with which some programs return NaN.
-QUICK: dict[str, bool | str] = {"xla_cpu_use_fusion_emitters": False}
+# Three programs are compiled at once: splitting each for threads of its own costs a
+# fifth of the time of the processors.
+QUICK: dict[str, bool | str] = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
 HASTY: dict[str, bool | str] = {**QUICK, "xla_backend_optimization_level": "1"}
 
 
@@ -52,9 +62,11 @@ class Programs:
             "advance": jax.jit(go_on),
             "ending": jax.jit(end),
         }
-        self._compiled: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
+        self._compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
 
-    def compile(self, data: Any, x0: Any, noise: Any, taken: Any) -> tuple[Any, float]:
+    def compile(
+        self, data: Data, x0: optax.Params, noise: ArrayLike, taken: ArrayLike
+    ) -> tuple[Compiled, float]:
         """The programs for arrays of these types, and the seconds it took."""
         given = (data, x0, noise, taken)
         key = _signature(given)
@@ -62,27 +74,26 @@ class Programs:
             self._compiled.move_to_end(key)
             return self._compiled[key], 0.0
         began = time.perf_counter()
-        first = self._functions["opening"].lower(*given)
-        prepared, course, *_ = first.out_info
+        first = self._functions["opening"].trace(*given)
+        prepared, course, *_ = map(_bare, first.out_info)
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        later = self._functions["advance"].lower(
-            data, _bare(prepared), _bare(course), number, number
-        )
-        last = self._functions["ending"].lower(data, _bare(prepared), _bare(course))
-        # Compilation leaves the interpreter, so that threads are worth while.
+        # Compilation leaves the interpreter: the largest program is compiled while the
+        # others are traced.
         with ThreadPoolExecutor(3) as pool:
-            jobs = {
-                "advance": pool.submit(_compile, later, QUICK),
-                "opening": pool.submit(_compile, first, HASTY),
-                "ending": pool.submit(_compile, last, HASTY),
-            }
+            later = self._functions["advance"].lower(
+                data, prepared, course, number, number
+            )
+            jobs = {"advance": pool.submit(_compile, later, QUICK)}
+            jobs["opening"] = pool.submit(_compile, first.lower(), HASTY)
+            last = self._functions["ending"].lower(data, prepared, course)
+            jobs["ending"] = pool.submit(_compile, last, HASTY)
             found = {name: job.result() for name, job in jobs.items()}
         self._compiled[key] = found
         if len(self._compiled) > SIGNATURES:
             self._compiled.popitem(last=False)
         return found, time.perf_counter() - began
 
-    def jitted(self) -> dict[str, Callable[..., Any]]:
+    def jitted(self) -> Compiled:
         """The programs for arrays that lie on many devices, compiled when called."""
         return self._functions
 
@@ -93,7 +104,7 @@ def programs(setup: Setup, *, many: bool) -> Programs:
     return Programs(setup, many=many)
 
 
-def on_one_device(tree: Any) -> bool:
+def on_one_device(tree: object) -> bool:
     """Whether all arrays lie on the same device."""
     devices = {
         device

@@ -28,15 +28,15 @@ the point is stationary. Only if that fails too, the run has stalled.
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import optax
 from jax import Array
 
 from .dual import Iterate, iterate
-from .method import Method, choose
-from .points import Point, dot
+from .method import Method, choose, either
+from .points import Point, dots
 from .problem import Look, Problem
 from .search import search
 
@@ -131,7 +131,7 @@ class Proximal(Method):
         """The state at a point."""
         del key
         size = optax.tree.norm(x)
-        scale = look.slope + look.curvature
+        scale = sum(look.sizes)
         first = size / jnp.where(scale > 0, scale, 1)
         bx = problem.manifold.image(x)
         place = x, bx, look.value, look.gradient
@@ -191,22 +191,26 @@ class Proximal(Method):
         met = _certificate(problem, state, now) <= problem.tolerance
         back = failed | (idle > IDLE) | (met & _above_best(state))
         tried = trial.x, trial.bx, trial.value, trial.gradient
-        place = choose(back, (best.x, best.bx, best.value, best.gradient), tried)
+        place = either(back, (best.x, best.bx, best.value, best.gradient), tried)
         shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
         shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
         eta = jnp.where(back, shorter, trial.stepsize)
-        multiplier = choose(back, best.multiplier, now.multiplier)
+        multiplier = either(back, best.multiplier, now.multiplier)
         rounds = jnp.where(back, DUAL_STEPS, 1)
         new = iterate(problem, place, multiplier, eta, rounds)
         # What follows from rounding near a solution says nothing about f.
-        far = now.residual > jnp.sqrt(precision) * optax.tree.norm(x) / state.first
+        s, y = optax.tree.sub((new.x, new.direction), (x, now.direction))
+        change = optax.tree.sub(trial.gradient, now.gradient)
+        pairs = (s, s), (s, y), (y, y), (change, change), (x, x)
+        *secant, changed, size = dots(*pairs)
+        far = now.residual > jnp.sqrt(precision * size) / state.first
         short = far & (trial.stepsize < SHORT * state.first)
-        change = optax.tree.norm(optax.tree.sub(trial.gradient, now.gradient))
         values = state.values.at[state.taken % state.values.size].set(trial.value)
-        stepsize = _barzilai_borwein(state, new, alternate=problem.regularizer is None)
+        alternate = problem.regularizer is None
+        stepsize = _barzilai_borwein(state, new.stepsize, secant, alternate=alternate)
         return State(
             now=new,
-            best=choose(new.value <= best.value, new, best),
+            best=either(new.value <= best.value, new, best),
             stepsize=jnp.where(back, eta, stepsize),
             first=state.first,
             start=state.start,
@@ -216,7 +220,7 @@ class Proximal(Method):
             nearest=jnp.where(nearer, now.residual, state.nearest),
             short=jnp.where(short, state.short + 1, 0),
             failures=failures,
-            jumped=failed & far & (change > JUMP * now.residual),
+            jumped=failed & far & (jnp.sqrt(changed) > JUMP * now.residual),
             taken=state.taken + 1,
         )
 
@@ -238,7 +242,9 @@ class Proximal(Method):
         """The last point or the best one."""
         return problem.manifold.dissolve(_reached(problem, state).x)
 
-    def sparse_parameters(self, problem: Problem, state: State, x: Point) -> Any:
+    def sparse_parameters(
+        self, problem: Problem, state: State, x: Point
+    ) -> optax.Params:
         """The proximal point, of which the zeros are exact."""
         if problem.regularizer is None:
             return problem.leaves.write(x)
@@ -270,7 +276,7 @@ def _reached(problem, state):
     """The last point, if it is as low as the best one and nearer to stationary."""
     last, best = (_certificate(problem, state, at) for at in (state.now, state.best))
     nearer = last <= best
-    return choose(nearer & ~_above_best(state), state.now, state.best)
+    return either(nearer & ~_above_best(state), state.now, state.best)
 
 
 def _above_best(state):
@@ -280,16 +286,15 @@ def _above_best(state):
     return state.now.value > state.best.value + level
 
 
-def _barzilai_borwein(state, new, *, alternate):
+def _barzilai_borwein(state, last, secant, *, alternate):
     """The inverse curvature along the last step, as the directions show it."""
-    s = optax.tree.sub(new.x, state.now.x)
-    y = optax.tree.sub(new.direction, state.now.direction)
-    bent = jnp.abs(dot(s, y))
-    found = optax.tree.norm(s, squared=True) / bent
+    ss, sy, yy = secant
+    bent = jnp.abs(sy)
+    found = ss / bent
     if alternate:
         # With r, short steps cost ten times as many.
-        shorter = bent / optax.tree.norm(y, squared=True)
+        shorter = bent / yy
         found = jnp.where(state.taken % 2 == 0, found, shorter)
     usable = jnp.isfinite(found) & (found > 0)
     found = jnp.clip(found, state.first / WIDEST, state.first * WIDEST)
-    return jnp.where(usable, found, new.stepsize)
+    return jnp.where(usable, found, last)

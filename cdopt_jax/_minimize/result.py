@@ -48,6 +48,10 @@ class Info(NamedTuple):
     seconds: float
 
 
+Column = Array | np.ndarray
+"""A number for each look at a run."""
+
+
 class History(NamedTuple):
     """The course of a run, a row for each look at it; looks become rarer.
 
@@ -61,11 +65,11 @@ class History(NamedTuple):
         seconds: Spent on steps until then, without compilation; NaN inside a trace.
     """
 
-    step: Any
-    value: Any
-    feasibility: Any
-    stationarity: Any
-    seconds: Any
+    step: Column
+    value: Column
+    feasibility: Column
+    stationarity: Column
+    seconds: Column
 
 
 @jax.tree_util.register_dataclass

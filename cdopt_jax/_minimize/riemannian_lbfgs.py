@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import mm
 
-from .method import Method, choose
+from .method import Method, choose, either
 from .points import Point, dot, gradient_of
 from .problem import Look, Problem
 from .search import search
@@ -119,7 +119,7 @@ class Tangential(Method):
         dtype, slots = look.value.dtype, self.history + 1
         none = [jnp.zeros((slots, *a.shape), a.dtype) for a in x]
         zero = jnp.zeros((), jnp.int32)
-        scale = look.slope + look.curvature
+        scale = sum(look.sizes)
         now = Iterate(x=x, direction=d, value=look.value, residual=optax.tree.norm(d))
         return State(
             now=now,
@@ -176,11 +176,11 @@ class Tangential(Method):
             d,
             direction,
         )
-        now = choose(failed, now, moved)
+        now = either(failed, now, moved)
         values = state.values.at[state.taken % MEMORY].set(trial.value)
         return State(
             now=now,
-            best=choose(now.value < state.best.value, now, state.best),
+            best=either(now.value < state.best.value, now, state.best),
             # Without pairs once more, before giving up.
             pairs=pairs._replace(known=jnp.where(failed, 0, pairs.known)),
             first=state.first,
@@ -199,7 +199,7 @@ class Tangential(Method):
         """The last point, if it is as low as the best one up to rounding, or that."""
         best = state.best.value
         low = state.now.value <= best + 1e-10 * jnp.abs(best)
-        return problem.manifold.dissolve(choose(low, state.now.x, state.best.x))
+        return problem.manifold.dissolve(either(low, state.now.x, state.best.x))
 
     def stalled(self, state: State) -> Array:
         """Whether no step lowers the objective."""

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
+from jax import Array
 
 from cdopt_jax._errors import error
 
 from .leaves import Structure
 from .loop import Ending, Opening, Report
 from .phase_data import looks
-from .programs import on_one_device, programs
+from .programs import Compiled, on_one_device, programs
 from .result import CERTIFIED, DIVERGED, INTERRUPTED, STALLED, STOPPED, History, Info
 from .setup import Data, Setup
+from .static import as_array
 
 Callback = Callable[[Info], Any]
 
@@ -47,19 +49,19 @@ class Ended(NamedTuple):
 
     end: Ending
     params: Any
-    rows: list[tuple[Any, ...]]
+    rows: list[Info]
     kinked: bool
     stopped: int
     seconds: float
     compile_seconds: float
-    values: Any
+    values: Array | None
     best: tuple[int, ...]
     scale: float
 
     def after(self, before: "Ended") -> "Ended":
         """The two as one run."""
         rows = [
-            (*row[:-1], before.seconds + row[-1])
+            row._replace(seconds=before.seconds + row.seconds)
             for row in self.rows[1:] or self.rows[-1:]
         ]
         return self._replace(
@@ -72,28 +74,26 @@ class Ended(NamedTuple):
 
     def with_status(self, status: int) -> "Ended":
         """The same with another status."""
-        return self._replace(
-            end=self.end._replace(status=jnp.asarray(status, jnp.int32))
-        )
+        return self._replace(end=self.end._replace(status=as_array(status, np.int32)))
 
 
 class Begun(NamedTuple):
     """A run that has begun: its programs and its first course."""
 
-    compiled: Any
+    compiled: Compiled
     opened: Opening
     seconds: float
     compile_seconds: float
 
 
 def begin(
-    setup: Setup, data: Data, x0: Any, *, noise: float, taken: int, many: int
+    setup: Setup, data: Data, x0: optax.Params, *, noise: float, taken: int, many: int
 ) -> Begun:
     """The programs, compiled where they are not yet, and the start of the run."""
     kept = programs(setup, many=many > 0)
-    noises = jnp.full((many,) if many else (), noise, data.tol.dtype)
-    steps = jnp.full((many,) if many else (), taken, jnp.int32)
-    given = (data, x0, noises, steps)
+    shape = (many,) if many else ()
+    noises = np.full(shape, noise, data.tol.dtype)
+    given = (data, x0, noises, np.full(shape, taken, np.int32))
     if on_one_device(given):
         compiled, compile_seconds = kept.compile(*given)
     else:
@@ -116,20 +116,17 @@ def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) ->
     prepared, course = begun.opened.prepared, begun.opened.course
     compiled, seconds = begun.compiled, begun.seconds
     rows = [_row(prepared, course, seconds)]
-    most = jnp.asarray(budget, jnp.int32)
-    stopped = 0
+    most, stopped = np.int32(budget), 0
     try:
-        for until in looks(int(np.max(course.steps)), budget):
-            if np.all(course.ended):
+        for until in looks(int(np.max(np.asarray(course.steps))), budget):
+            if np.all(np.asarray(course.ended)):
                 break
             began = time.perf_counter()
-            course = compiled["advance"](
-                data, prepared, course, jnp.asarray(until, jnp.int32), most
-            )
+            course = compiled["advance"](data, prepared, course, np.int32(until), most)
             jax.block_until_ready(course)
             seconds += time.perf_counter() - began
             rows.append(_row(prepared, course, seconds))
-            if watch(Info(*rows[-1])):
+            if watch(rows[-1]):
                 stopped = STOPPED
                 break
     except KeyboardInterrupt:
@@ -148,9 +145,14 @@ def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) ->
         stalled = int(course.status) == STALLED
         kinked = stalled and bool(setup.method.kinked(course.state))
     if stopped and int(end.status) != CERTIFIED:
-        end = end._replace(status=jnp.asarray(stopped, jnp.int32))
-    last = (int(end.steps), float(end.value), float(end.feasibility))
-    rows[-1] = (*last, float(end.stationarity), seconds)
+        end = end._replace(status=as_array(stopped, np.int32))
+    rows[-1] = Info(
+        step=int(end.steps),
+        value=float(end.value),
+        feasibility=float(end.feasibility),
+        stationarity=float(end.stationarity),
+        seconds=seconds,
+    )
     return Ended(
         end=end,
         params=params,
@@ -161,22 +163,22 @@ def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) ->
         compile_seconds=begun.compile_seconds,
         values=values,
         best=best,
-        scale=float(np.max(prepared.scale / prepared.unit)),
+        scale=float(np.max(np.asarray(prepared.scale) / np.asarray(prepared.unit))),
     )
 
 
 def check_start(report: Report, structure: Structure) -> None:
     """Raise on a start, or metrics, from which no run can begin."""
-    if not np.all(report.finite):
+    if not np.all(np.asarray(report.finite)):
         raise error("x0 must be finite; it holds infinite or NaN entries.")
     for index, definite in enumerate(report.definite):
-        if not np.all(definite):
+        if not np.all(np.asarray(definite)):
             raise error(
                 f"B must be positive definite; {structure.describe(index)}, and its B "
                 "has no Cholesky factor in the precision of the leaf. Write B + ε·I if "
                 "it is singular."
             )
-    if not np.all(report.full_rank):
+    if not np.all(np.asarray(report.full_rank)):
         raise error(
             "x0 has no nearest point on the manifold: a constrained leaf is "
             "rank-deficient, or its B is not positive definite. Start from "
@@ -192,7 +194,7 @@ def check_start(report: Report, structure: Structure) -> None:
         )
 
 
-def history(rows: list[tuple[Any, ...]]) -> History:
+def history(rows: list[Info]) -> History:
     """The rows as columns."""
     return History(*(np.asarray(column) for column in zip(*rows, strict=True)))
 
@@ -202,12 +204,12 @@ def _row(prepared, course, seconds):
     value = np.asarray(course.value) / np.asarray(prepared.unit)
     at = np.nanargmin(np.where(np.isnan(value), np.inf, value)) if value.ndim else ()
     unit = np.asarray(prepared.unit)[at]
-    return (
-        int(np.asarray(course.steps)[at]),
-        float(value[at]),
-        float(np.asarray(course.feasibility)[at]),
-        float(np.asarray(course.stationarity)[at] / unit),
-        seconds,
+    return Info(
+        step=int(np.asarray(course.steps)[at]),
+        value=float(value[at]),
+        feasibility=float(np.asarray(course.feasibility)[at]),
+        stationarity=float(np.asarray(course.stationarity)[at] / unit),
+        seconds=seconds,
     )
 
 

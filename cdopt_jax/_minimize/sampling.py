@@ -65,6 +65,7 @@ class Sampling(Method):
 
     certificate: ClassVar[str] = f"distance of 0 from gradients sampled within {NEAR:g}"
     smooth: ClassVar[bool] = False
+    draws: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

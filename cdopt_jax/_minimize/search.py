@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .manifold import EDGE, Measured
+from .manifold import EDGE
 from .points import Point
 from .problem import Problem
 
@@ -25,8 +25,10 @@ class Trial(NamedTuple):
         y: The candidate.
         value: The objective at x, infinite if y is too far out.
         gradient: The gradient of f at x.
+        distance: How far y is from the manifold.
         stepsize: The stepsize of y.
         shortenings: How many were longer.
+        low: Whether the value is low enough.
     """
 
     x: Point
@@ -34,15 +36,10 @@ class Trial(NamedTuple):
     y: Point
     value: Array
     gradient: Point
-    stepsize: Array
-    shortenings: Array
-
-
-class _Candidate(NamedTuple):
-    measured: list[Measured]
     distance: Array
     stepsize: Array
     shortenings: Array
+    low: Array
 
 
 def search(
@@ -62,43 +59,36 @@ def search(
         enough: From y and its stepsize to the value that A(y) must not exceed.
     """
 
-    def candidates(stepsize, shortenings):
+    def shorter(trial):
+        # Along a tangent, ‖E‖ is quadratic in the stepsize: this leads inside at once.
+        ratio = jnp.minimum(0.5, jnp.sqrt(SAFE / trial.distance))
+        ratio = jnp.where(jnp.isfinite(ratio) & (ratio > 0), ratio, 1e-3)
+        ratio = jnp.where(trial.distance < EDGE, 0.5, ratio)
+        stepsize = ratio * trial.stepsize
         measured = problem.manifold.measure(candidate(stepsize))
         distance = jnp.max(jnp.stack([m.distance for m in measured]))
-        return _Candidate(
-            measured=measured,
-            distance=distance,
-            stepsize=stepsize,
-            shortenings=shortenings,
-        )
 
-    def nearer(c):
-        # Along a tangent, ‖E‖ is quadratic in the stepsize: this leads inside at once.
-        ratio = jnp.minimum(0.5, jnp.sqrt(SAFE / c.distance))
-        ratio = jnp.where(jnp.isfinite(ratio) & (ratio > 0), ratio, 1e-3)
-        return candidates(ratio * c.stepsize, c.shortenings + 1)
+        def near():
+            new, bx = problem.manifold.restore(measured)
+            return new, bx, *problem.evaluate(new)
 
-    def shorter(trial):
+        def far():
+            return trial.x, trial.bx, jnp.full_like(stepsize, jnp.inf), trial.gradient
+
         # Only what is near enough is worth the objective.
-        found = lax.while_loop(
-            lambda c: ~(c.distance < EDGE) & (c.shortenings < SHORTENINGS),
-            nearer,
-            candidates(trial.stepsize / 2, trial.shortenings + 1),
-        )
-        new, bx = problem.manifold.restore(found.measured)
-        value, gradient = problem.evaluate(new)
+        new, bx, value, gradient = lax.cond(distance < EDGE, near, far)
+        y = [m.matrix for m in measured]
         return Trial(
             x=new,
             bx=bx,
-            y=[m.matrix for m in found.measured],
-            value=jnp.where(found.distance < EDGE, value, jnp.inf),
+            y=y,
+            value=value,
             gradient=gradient,
-            stepsize=found.stepsize,
-            shortenings=found.shortenings,
+            distance=distance,
+            stepsize=stepsize,
+            shortenings=trial.shortenings + 1,
+            low=value <= enough(y, stepsize),
         )
-
-    def too_long(trial):
-        return ~(trial.value <= enough(trial.y, trial.stepsize))
 
     # The first attempt is in the loop too, so that it is compiled once.
     before = Trial(
@@ -107,10 +97,12 @@ def search(
         y=x,
         value=jnp.full_like(stepsize, jnp.inf),
         gradient=x,
+        distance=jnp.zeros_like(stepsize),
         stepsize=2 * stepsize,
         shortenings=-jnp.ones((), jnp.int32),
+        low=jnp.zeros((), bool),
     )
     trial = lax.while_loop(
-        lambda t: too_long(t) & (t.shortenings < SHORTENINGS), shorter, before
+        lambda t: ~t.low & (t.shortenings < SHORTENINGS), shorter, before
     )
-    return trial, too_long(trial)
+    return trial, ~trial.low

@@ -55,7 +55,7 @@ class Data(NamedTuple):
         tol: The tolerance, relative to the scale of the objective.
         beta: The weight of the penalty, zero for the automatic one.
         strength: What r is multiplied by.
-        key: For what is drawn.
+        key: For what is drawn; zero where nothing is.
         overlap: The weight of the overlap of nonnegative columns.
         allowed: Which entries of these columns may be nonzero.
     """

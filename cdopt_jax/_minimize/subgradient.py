@@ -130,6 +130,7 @@ class Subgradient(Method):
     )
     in_loop: ClassVar[bool] = False
     smooth: ClassVar[bool] = False
+    draws: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

@@ -1,9 +1,8 @@
 """All phases of a run as one program, for ``jit`` and ``vmap``."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from .loop import Ending, advance, ending, opening
@@ -15,7 +14,7 @@ from .setup import Data, Setup
 
 
 def traced(
-    setup: Setup, data: Data, x0: Any, phases: list[Phase]
+    setup: Setup, data: Data, x0: optax.Params, phases: list[Phase]
 ) -> tuple[Ending, History]:
     """All phases of a run as one program."""
     rows = max(len(looks(0, phase.budget)) for phase in phases)
@@ -63,7 +62,8 @@ def traced(
         )
         return (end.params, end.steps, scale), (end, history)
 
-    columns = jax.tree.map(lambda *column: jnp.asarray(column), *phases)
+    told = [p if p.tol is not None else p._replace(tol=data.tol) for p in phases]
+    columns = jax.tree.map(lambda *column: jnp.stack(column), *told)
     begin = (x0, jnp.zeros((), jnp.int32), jnp.zeros((), data.tol.dtype))
     _, (ends, histories) = lax.scan(phase, begin, columns)
     end = jax.tree.map(lambda a: a[-1], ends)
