@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from tqdm import tqdm
 
-from benchmarks.cost.products import inputs
+import cdopt_jax as cdx
 from benchmarks.scaling.growth_report import figure, report
 from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
 from benchmarks.shared.methods.leaves import STACKS
@@ -64,6 +65,13 @@ QUICK: dict[str, dict[int, Shapes]] = {
     "large leaves": {k: [(256, 128)] * k for k in (1, 2)},
     "distinct leaves": {k: [(32 + 8 * i, 8) for i in range(k)] for k in (1, 2)},
 }
+
+
+def inputs(shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """A point, and a step as short as in ordinary training."""
+    x = cdx.stiefel.random(jax.random.key(0), shape, jnp.float32)
+    u = jax.random.normal(jax.random.key(1), shape, jnp.float32)
+    return x, 0.1 * u / jnp.linalg.norm(u, axis=(-2, -1), keepdims=True)
 
 
 class Step(NamedTuple):
