@@ -1,4 +1,4 @@
-"""Results and the code they were made with: fingerprints, `--all`, and what is quoted."""
+"""Results and the code that made them: fingerprints, `--all`, and what is quoted."""
 
 import argparse
 import json
