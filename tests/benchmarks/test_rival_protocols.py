@@ -138,9 +138,9 @@ def test_packages_for_torch_descend_on_the_same_problem(name):
     instance = made("PCA")
     if not packages.fits(name, instance):
         pytest.skip(f"{name} is not installed")
-    protocol = PROTOCOLS["PCA"]._replace(gap=0.05)
+    protocol = PROTOCOLS["PCA"]._replace(gap=0.1)
     done = packages.in_torch(name, instance, protocol, (0.5, 0.0), 20.0)
-    assert done["looks"][-1][2] <= 0.05
+    assert done["looks"][-1][2] <= 0.1
 
 
 def record(method, looks, *, ours):
