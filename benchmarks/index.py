@@ -82,11 +82,17 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         ),
     },
     "the paper's experiment": {
+        "paper": Command(
+            module="ocnn.paper",
+            answers="nine methods on CIFAR: search, runs, times, figures and claims",
+            duration="an hour a data set",
+            result="results/ocnn/*/report.md",
+        ),
         "ocnn": Command(
             module="ocnn.train",
             answers="accuracy, sparsity, feasibility and time of every method",
             duration="a minute; hours on CIFAR",
-            result="runs/ocnn/report.md; kept: results/ocnn/*/report.md",
+            result="runs/ocnn/report.md",
         ),
         "search": Command(
             module="ocnn.search",
@@ -98,7 +104,7 @@ QUESTIONS: dict[str, dict[str, Command]] = {
             module="ocnn.report",
             answers="tables, figures and claims of a folder of runs",
             duration="seconds",
-            result="report.md, runs.json and figures in that folder",
+            result="report.md, report.json and figures in that folder",
         ),
     },
     "other tasks": {
@@ -180,13 +186,28 @@ JOBS = (
     Job(command="precision", result="feasibility/precision.json"),
     Job(command="convergence", result="convergence/convergence.json"),
     Job(command="sweep", result="feasibility/sweep.json", resumes=True),
+    *(
+        Job(
+            command="paper",
+            result=f"ocnn/{name}/report.json",
+            arguments=("--dataset", name),
+            quick=() if name == "digits" else None,
+            resumes=True,
+            data=data,
+        )
+        for name, data in {
+            "digits": None,
+            "cifar10": "cifar-10-",
+            "cifar100": "cifar-100",
+        }.items()
+    ),
     Job(
         command="muon",
         result="muon/modular.json",
         arguments=("--task", "modular"),
         quick=None,
         resumes=True,
-        data="cifar-10",
+        data="cifar-10-",
     ),
     Job(
         command="muon",
