@@ -93,14 +93,20 @@ class Transformer(nn.Module):
         mask = nn.make_causal_mask(x)
         x = nn.Embed(self.vocabulary, self.width)(x)
         for layer in range(self.layers):
-            y = nn.LayerNorm()(x)
-            attention = nn.MultiHeadDotProductAttention(
-                self.heads, name=f"attention_{layer}"
-            )
-            x = x + attention(y, mask=mask)
+            x = x + self._attention(nn.LayerNorm()(x), mask, f"attention_{layer}")
             y = nn.Dense(4 * self.width, name=f"up_{layer}")(nn.LayerNorm()(x))
             x = x + nn.Dense(self.width, name=f"down_{layer}")(nn.gelu(y))
         return nn.Dense(self.vocabulary)(nn.LayerNorm()(x))
+
+    def _attention(self, x, mask, name):
+        """Causal attention whose four kernels are single matrices."""
+        parts = [
+            nn.Dense(self.width, name=f"{name}_{part}")(x)
+            for part in ("query", "key", "value")
+        ]
+        q, k, v = (part.reshape(*x.shape[:-1], self.heads, -1) for part in parts)
+        mixed = nn.dot_product_attention(q, k, v, mask=mask).reshape(x.shape)
+        return nn.Dense(self.width, name=f"{name}_out")(mixed)
 
 
 class Recurrent(nn.Module):
@@ -113,8 +119,8 @@ class Recurrent(nn.Module):
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
         """Return the logits of a batch of sequences."""
         del train
-        x = nn.RNN(nn.OptimizedLSTMCell(self.width), name="lstm")(x)
-        return nn.Dense(self.classes)(x[:, -1])
+        states = nn.RNN(nn.OptimizedLSTMCell(self.width), name="lstm")(x)
+        return nn.Dense(self.classes)(jnp.asarray(states)[:, -1])
 
 
 class Deep(nn.Module):
@@ -176,7 +182,7 @@ def make(*, quick: bool = False) -> dict[str, Network]:
         "transformer": Network(
             module=transformer,
             batch=_tokens(2, words, transformer.vocabulary),
-            mask=cdx.where("attention_*/*/kernel"),
+            mask=cdx.where("attention_*/kernel"),
             about=f"6 layers of width 384, the attention’s kernels; 2 × {words} tokens",
         ),
         "LSTM": Network(
