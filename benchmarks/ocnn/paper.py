@@ -21,7 +21,12 @@ from benchmarks.ocnn import gamma, report, train
 from benchmarks.ocnn.experiment import Experiment, Refusal
 from benchmarks.ocnn.groups import MORE
 from benchmarks.ocnn.runs import FolderError, open_folder
-from benchmarks.ocnn.search import Search, accuracies, best
+from benchmarks.ocnn.search import (
+    Search,
+    accuracies,
+    best,
+    report as search_report,
+)
 from benchmarks.shared.data import DataError, batches
 from benchmarks.shared.results import QUICK, RESULTS, environment, make_parser
 from benchmarks.shared.timing import interleaved
@@ -179,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _all(Search, looking, tried, given.jobs)
         found = accuracies(looking.out, Search(looking).epochs)
         rates = {m: rate for m, rate in best(found).items() if m in methods}
+        more["search"] = search_report(found, best(found))
         parts = [[(m, seed, rates[m]) for seed in seeds] for m in methods]
         _all(Experiment, options, parts, given.jobs)
         more["timing"] = step_seconds(options, rates)

@@ -122,6 +122,8 @@ def summary(content: dict[str, Any], accuracy: float | None = None) -> str:
 def _more(content: dict[str, Any]) -> list[str]:
     """What is said of γ and of the time of a step, where more than usual is known."""
     parts = []
+    if "search" in content:
+        parts += ["", content["search"].rstrip()]
     if "gamma" in content:
         parts += ["", content["gamma"]]
     if "timing" in content:
