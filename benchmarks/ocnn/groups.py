@@ -114,8 +114,22 @@ def write_gathered(folder: Path, content: dict[str, Any]) -> None:
     (folder / KEPT).write_text(f'{text}, "runs": [\n{lines}\n]}}\n', "utf-8")
 
 
+def _timed_apart(content: dict[str, Any], name: str, records: Any) -> list[Record]:
+    """Records whose seconds are the steps before them times that of a step alone."""
+    timing = content.get("timing", {})
+    if name not in timing.get("seconds", {}):
+        return records
+    each = timing["seconds"][name]
+    return [
+        r._replace(seconds=r.epoch * timing["steps"] * each, step_seconds=each)
+        for r in records
+    ]
+
+
 def find_groups(content: dict[str, Any]) -> list[Group]:
     """The runs that `gather` has returned, in the order of the list of methods.
+
+    Where steps were timed apart, seconds are by that, since runs share the machine.
 
     A run that diverged says nothing but that: its network is random, its entries are
     NaN. If all of a method did, they are kept, so that it is not missing.
@@ -123,7 +137,10 @@ def find_groups(content: dict[str, Any]) -> list[Group]:
     groups = []
     for name in METHODS:
         mine = [run for run in content["runs"] if run["method"] == name]
-        pairs = [(run["settings"], _records(run["records"])) for run in mine]
+        pairs = [
+            (run["settings"], _timed_apart(content, name, _records(run["records"])))
+            for run in mine
+        ]
         sound = [pair for pair in pairs if np.isfinite(pair[1][-1].objective)]
         if kept := sound or pairs:
             groups.append(

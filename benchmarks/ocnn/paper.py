@@ -118,7 +118,9 @@ def step_seconds(options: Any, rates: dict[str, float]) -> dict[str, Any]:
         for _ in range(BEFORE):
             thunks[name]()
     seconds = interleaved(thunks, TURNS)
-    return {"seconds": seconds, "compile": compiling, "load": around["load"]}
+    steps = len(experiment.split.train.labels) // experiment.batch_size
+    known = {"compile": compiling, "load": around["load"], "steps": steps}
+    return {"seconds": seconds, **known}
 
 
 def _going(trainer, state, experiment):

@@ -139,7 +139,7 @@ def _more(content: dict[str, Any]) -> list[str]:
         parts += [
             "",
             "Steps timed apart from the runs, the methods taking turns, at a load of "
-            f"{timing['load']:.1f}:",
+            f"{timing['load']:.1f}. All seconds above and in the figures are by these.",
             "",
             table(("method", "ms a step", "compile, s"), rows),
         ]

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from benchmarks.shared.problems import sparse_pca
 from benchmarks.solvers.driving import Trace
 from benchmarks.solvers.suite import runners
@@ -15,6 +17,8 @@ SOURCE = (
     "minima, and the gap is to the least value that any method found"
 )
 GAP = 1e-6
+MOST = 200
+"""How many looks are kept of a run."""
 
 
 def runs(seconds: float, *, quick: bool) -> Iterator[tuple[str, Any]]:
@@ -36,4 +40,7 @@ def _run(runner, problem, seconds) -> dict[str, Any]:
         for record, wall in zip(trace.records, walls, strict=True)
     ]
     looks[-1][2] = trace.records[-1].projected_value
+    # Some take tens of thousands of steps: a figure needs no more than that.
+    kept = np.unique(np.geomspace(1, len(looks), MOST).astype(int) - 1)
+    looks = [looks[i] for i in kept]
     return {"setting": None, "compile": trace.compile_seconds, "looks": looks}

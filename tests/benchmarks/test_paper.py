@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.ocnn import gamma, paper
 from benchmarks.ocnn.claims import verdicts
-from benchmarks.ocnn.groups import Group
+from benchmarks.ocnn.groups import Group, find_groups
 from benchmarks.ocnn.measuring import Record
 from benchmarks.shared.methods import METHODS
 from benchmarks.shared.vgg import VGG
@@ -80,7 +80,11 @@ def test_the_whole_of_it_runs_and_goes_on(tmp_path, monkeypatch, capsys):
         "constrain-adam",
         "r-sgd-polar",
     }
-    assert set(content["timing"]["seconds"]) == {"constrain-adam", "r-sgd-polar"}
+    timing = content["timing"]
+    assert set(timing["seconds"]) == {"constrain-adam", "r-sgd-polar"}
+    ours = find_groups(content)[0]
+    alone = 2 * timing["steps"] * timing["seconds"]["constrain-adam"]
+    assert ours.last("seconds") == pytest.approx([alone])
     steps = {run["settings"].get("step") for run in content["runs"]}
     assert content["made"]["step"] in steps
     assert "Steps timed apart" in (out / "report.md").read_text("utf-8")
