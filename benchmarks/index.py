@@ -172,7 +172,7 @@ class Job(NamedTuple):
 
 JOBS = (
     Job(command="step", result="cost/step.json"),
-    Job(command="models", result="cost/models.json"),
+    Job(command="models", result="cost/models.json", resumes=True),
     Job(command="growth", result="scaling/growth.json"),
     Job(command="rivals", result="rivals/rivals.json", resumes=True),
     Job(
@@ -184,7 +184,7 @@ JOBS = (
     ),
     Job(command="large-model", result="scaling/large_model.json"),
     Job(command="precision", result="feasibility/precision.json"),
-    Job(command="convergence", result="convergence/convergence.json"),
+    Job(command="convergence", result="convergence/convergence.json", resumes=True),
     Job(command="sweep", result="feasibility/sweep.json", resumes=True),
     *(
         Job(

@@ -4,12 +4,16 @@
 warm-up, so that long steps are among them as they come, and are counted. Whole steps
 are timed for Adam with and without `constrain`; of the methods that one would take in
 place of it the update alone is, since the model's part is the same. All methods of a
-model take turns, and figures are medians.
+model take turns, and figures are medians. Each model has a file of its own under
+``--runs``, so that ``--model`` and ``--resume`` measure one after another.
 """
 
 import itertools
+import json
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +25,15 @@ from tqdm import tqdm
 import cdopt_jax as cdx
 from benchmarks.cost.models_report import figure, report
 from benchmarks.cost.networks import Network, make
+from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.methods import METHODS, OPTIMISERS, Task
-from benchmarks.shared.results import RESULTS, environment, make_parser, write
+from benchmarks.shared.results import (
+    QUICK,
+    RESULTS,
+    environment,
+    make_parser,
+    write,
+)
 from benchmarks.shared.timing import Program, compiled, interleaved
 
 ADAM, SGD = 1e-3, 1e-2
@@ -159,17 +170,30 @@ def _feasibility(network, going) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the records, the tables and the figure."""
     parser = make_parser("models", __doc__, RESULTS / "cost")
-    parser.add_argument("--repeats", type=int)
+    add = parser.add_argument
+    add("--repeats", type=int)
+    add("--model", nargs="+", choices=list(make()), metavar="NAME", help="these alone")
+    add("--runs", type=Path, default=Path("runs/models"), help="folder of the records")
+    add("--resume", action="store_true", help="keep what was measured with this step")
     options = parser.parse_args(arguments)
     repeats = options.repeats or (2 if options.quick else 7)
     networks = make(quick=options.quick)
+    chosen, folder = options.model or list(networks), options.runs
     if options.quick:
         # The others compile for minutes.
-        networks = {name: networks[name] for name in ("transformer", "MLP")}
+        chosen, folder = ["transformer", "MLP"], QUICK / "models"
     around, records = environment(), {}
-    for name, network in (bar := tqdm(networks.items(), disable=None)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (bar := tqdm(networks, disable=None)):
         bar.set_description(name)
-        records[name] = measure(network, repeats)
+        file, step = folder / f"{name}.json", of_part("step")
+        kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        if options.resume and kept.get("step") == step:
+            records[name] = kept
+        elif name in chosen:
+            record = {"step": step, "load": os.getloadavg()[0]}
+            records[name] = record | measure(networks[name], repeats)
+            file.write_text(json.dumps(records[name]) + "\n", "utf-8")
     result = {**around, "repeats": repeats, "records": records}
     options.out.mkdir(parents=True, exist_ok=True)
     figure(options.out / "models.png", records)
