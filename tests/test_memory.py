@@ -12,8 +12,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
-from benchmarks.cost.training import compile_training
-from benchmarks.shared.vgg import VGG, VGG_MASK
+from benchmarks.shared.vgg import VGG, VGG_MASK, compile_training
 from tests.oracles import compiled_products, guarded_algorithm_1, normal
 
 OPTIMISERS = {"sgd": optax.sgd(1e-2, momentum=0.9), "adam": optax.adam(1e-3)}

@@ -8,7 +8,6 @@ the counts, ``runs/sweep.jsonl`` has every setting.
 import json
 import math
 import multiprocessing
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -17,8 +16,15 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from benchmarks.feasibility.simulation import RADIUS, Case, allowance, simulate
+from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.methods import OPTIMISERS
-from benchmarks.shared.results import RESULTS, environment, make_parser, write
+from benchmarks.shared.results import (
+    QUICK,
+    RESULTS,
+    environment,
+    make_parser,
+    write,
+)
 from benchmarks.shared.tables import table
 
 RATES = tuple(10.0**k for k in range(-4, 3))
@@ -285,20 +291,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: The command line after the program's name; the process's own if None.
     """
-    began = time.perf_counter()
     parser = make_parser("sweep", __doc__, RESULTS / "feasibility")
     add = parser.add_argument
-    add("--records", type=Path, default=Path("runs/sweep.jsonl"), help="every setting")
-    add("--resume", action="store_true", help="skip the programs in the records")
+    add("--records", type=Path, help="every setting (runs/sweep.jsonl)")
+    add("--resume", action="store_true", help="skip what was recorded with this step")
     add("--jobs", type=int, default=2, help="programs at a time")
     options = parser.parse_args(argv)
-    options.records.parent.mkdir(parents=True, exist_ok=True)
+    usual = QUICK if options.quick else Path("runs")
+    records: Path = options.records or usual / "sweep.jsonl"
+    records.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
-        options.records.unlink(missing_ok=True)
-    options.records.touch()
-    done = [
-        json.loads(line) for line in options.records.read_text("utf-8").splitlines()
-    ]
+        records.unlink(missing_ok=True)
+    records.touch()
+    step = of_part("step")
+    lines = [json.loads(line) for line in records.read_text("utf-8").splitlines()]
+    done = [entry for entry in lines if entry.get("step") == step]
     keys = {json.dumps(entry["program"]) for entry in done}
     rows = [row for entry in done for row in entry["rows"]]
     items = [i for i in cases(quick=options.quick) if json.dumps(i) not in keys]
@@ -310,13 +317,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             bar = tqdm(as_completed(jobs), total=len(items), unit="program")
             for job in bar:
-                entry = {"program": jobs[job], "rows": job.result()}
+                entry = {"step": step, "program": jobs[job], "rows": job.result()}
                 rows += entry["rows"]
-                with options.records.open("a", encoding="utf-8") as file:
+                with records.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(entry) + "\n")
         finally:
             # After an error, or the pool would run the rest and no one take it.
             pool.shutdown(cancel_futures=True)
     counts = summary(rows)
     write(options.out, "sweep", counts, tables(counts))
-    print(f"{time.perf_counter() - began:.0f} s in all")

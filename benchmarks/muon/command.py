@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     timed = json.loads(times.read_text("utf-8")) if times.exists() else None
     rows = rows_of(task, runs, options.seeds, timed and timed["seconds"])
     if timed is not None:
-        around = {key: timed[key] for key in around}
+        around = {key: timed.get(key, value) for key, value in around.items()}
     figure(options.out / f"{name}.png", task, rows)
     body = text_of(
         *(task, rows, OURS[name]), timed_apart=timed is not None, image=f"{name}.png"

@@ -4,7 +4,7 @@ A difference counts as noise where it is no more than twice the standard error o
 two means; with one seed there is no telling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,23 +18,63 @@ OURS = (
     "algorithm-2",
     "algorithm-2-tangential",
     "algorithm-2-momentum",
+    "ranger",
+    "yogi",
     "constrain-sgd",
     "constrain-adam",
+    "constrain-muon",
 )
+ON_H = ("algorithm-1", "ranger", "yogi")
+PROXIMAL = ("algorithm-2", "algorithm-2-tangential", "algorithm-2-momentum")
 FEW = 1.0
 NOTHING = "nothing to compare: γ·Ση is too small to bring any entry to zero"
-SPARSE = ("algorithm-2", "algorithm-2-tangential", "algorithm-2-momentum", "ranger")
+MUCH = 2.0
+"""How many times the sparsity of R-proxsgd is much higher."""
 
 
-def verdicts(found: Sequence[Group]) -> str:
-    """A row for each claim that the methods there allow to be looked at."""
+def verdicts(found: Sequence[Group], seconds: Mapping[str, float] | None = None) -> str:
+    """A row for each claim that the methods there allow to be looked at.
+
+    Args:
+        found: The runs.
+        seconds: The time of a step of each method, timed apart; None if it was not.
+    """
     groups = {group.name: group for group in found}
     rows = [
         *_compare(groups, OURS, "r-sgd-polar", "test_accuracy", "accuracy"),
-        *_compare(groups, SPARSE, "r-proxsgd", "sparsity", "sparsity"),
+        *_compare(groups, ON_H, "r-sgd-polar", "sparsity", "sparsity"),
+        *_compare(groups, PROXIMAL, "r-proxsgd", "sparsity", "sparsity"),
+        *_much(groups),
+        *_quicker(groups, seconds or {}),
         *_feasible(groups),
     ]
     return table(("claim", "figures", "holds"), rows) if rows else ""
+
+
+def _much(groups):
+    """Ranger on h, which the paper finds to be much sparser than the others."""
+    if not {"ranger", "r-proxsgd"} <= set(groups):
+        return
+    own, other = (
+        100 * groups[name].last("sparsity").mean() for name in ("ranger", "r-proxsgd")
+    )
+    holds = "yes" if own >= MUCH * other else "no"
+    claim = f"sparsity of Ranger on h at least {MUCH:g} × R-proxsgd’s"
+    idle = max(own, other) < FEW
+    yield claim, f"{own:.2f} against {other:.2f} %", NOTHING if idle else holds
+
+
+def _quicker(groups, seconds):
+    """The time of a step, where it was taken in turns on a machine of its own."""
+    for rival in ("r-sgd-polar", "r-proxsgd"):
+        for name in OURS:
+            if not {name, rival} <= set(groups) & set(seconds):
+                continue
+            own, other = (1000 * seconds[key] for key in (name, rival))
+            claim = f"a step of {METHODS[name].label} takes less than "
+            claim += f"{METHODS[rival].label}’s"
+            holds = "yes" if own < other else f"no: {own / other:.2f} ×"
+            yield claim, f"{own:.3g} against {other:.3g} ms", holds
 
 
 def _compare(groups, names, rival, field, word):
@@ -72,7 +112,7 @@ def _feasible(groups):
     if "soft-penalty" not in groups:
         return
     soft = groups["soft-penalty"]
-    for name in ("constrain-sgd", "constrain-adam"):
+    for name in ("constrain-sgd", "constrain-adam", "constrain-muon"):
         if name not in groups:
             continue
         own = groups[name]

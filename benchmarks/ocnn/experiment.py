@@ -19,11 +19,15 @@ from benchmarks.ocnn.measuring import Judge, Record
 from benchmarks.ocnn.runs import Run, open_folder
 from benchmarks.ocnn.training import State, Trainer, drawing
 from benchmarks.shared.data import DATASETS, Split
+from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.methods import METHODS, TRAINED, Task
 from benchmarks.shared.models import MODELS
 from benchmarks.shared.timing import timed
 
 _now = time.monotonic
+OURS = ("algorithm", "ranger", "yogi", "constrain")
+"""How the names of methods begin that are of this package."""
+
 MAIN = ("algorithm-1-momentum", "algorithm-2-momentum", "constrain-adam", "adam")
 
 
@@ -166,7 +170,9 @@ class Experiment:
         self, run: Run, trainer: Trainer, seed: int, bar: Any, deadline: float
     ) -> bool:
         """Whether the run could be ended before the deadline."""
-        run.begin(dict(trainer.method.settings))
+        # A run of ours must not go on with another step; rivals do not have it.
+        own = {"step": of_part("step")} if run.method.startswith(OURS) else {}
+        run.begin({**trainer.method.settings, **own})
         if (records := run.records()) and records[-1].epoch == self.epochs:
             bar.update(self.epochs)
             return True

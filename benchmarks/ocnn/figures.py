@@ -9,7 +9,6 @@ from matplotlib.ticker import MaxNLocator
 from benchmarks.ocnn.groups import Group
 from benchmarks.ocnn.measuring import ZERO
 from benchmarks.shared.figures import blank
-from benchmarks.shared.methods import METHODS
 
 # Field of a record, title, axis label, factor to the unit shown, scale of the axis.
 _PANELS = (
@@ -21,29 +20,24 @@ _DISTANCES = (
     ("feasibility", "Distance of X from the constraint", "largest ‖XᵀX − I‖"),
     ("dissolved", "Distance of A(X)", "largest ‖A(X)ᵀA(X) − I‖"),
 )
-# A colour for each method, and a line for each family: told apart without colour too.
-_FAMILIES = (
-    ("-", ("algorithm", "ranger", "yogi")),
-    ("-", ("constrain",)),
-    ("--", ("r-",)),
-    (":", ("landing", "pogo", "soft", "expen")),
-    ("-.", ("sgd", "adam")),
-)
+# Ours are solid and rivals dashed; nine colours that are told apart in print and by
+# the colour-blind (Okabe and Ito, and two greys).
+_OURS = ("algorithm", "ranger", "yogi", "constrain")
 _COLOURS = (
-    *("tab:blue", "deepskyblue", "tab:cyan", "navy", "slateblue", "tab:purple"),
-    *("mediumorchid", "tab:red", "tab:orange", "tab:green", "limegreen", "darkgreen"),
-    *("olive", "tab:brown", "tab:pink", "goldenrod", "darkkhaki", "black", "tab:gray"),
+    *("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#E69F00"),
+    *("#000000", "#999999", "#8C564B"),
 )
+_PHONE = 11  # points: a figure is shown at a third of its width
 
 
 def curves(path: Path, title: str, groups: Sequence[Group]) -> None:
     """Draw accuracy, loss and sparsity, against the epoch and against time."""
-    figure = blank(12, 12)
+    figure = blank(9, 11)
     grid = figure.subplots(3, 2, sharey="row")
     for row, (field, heading, label, factor, scale) in zip(grid, _PANELS, strict=True):
         for axes, over in zip(row, ("epoch", "seconds"), strict=True):
-            for group in groups:
-                _draw(axes, group, over, field, factor)
+            for place, group in enumerate(groups):
+                _draw(axes, group, place, over, field, factor)
             axes.set(title=heading, yscale=scale)
             _dress(axes, over)
         row[0].set_ylabel(label)
@@ -55,32 +49,31 @@ def curves(path: Path, title: str, groups: Sequence[Group]) -> None:
 
 def feasibility(path: Path, title: str, groups: Sequence[Group]) -> None:
     """Draw the distances of X and of A(X) from the constraint."""
-    figure = blank(12, 5)
+    figure = blank(9, 5)
     row = figure.subplots(1, 2, sharey=True)
     for axes, (field, heading, label) in zip(row, _DISTANCES, strict=True):
-        for group in groups:
-            _draw(axes, group, "epoch", field, 1)
+        for place, group in enumerate(groups):
+            _draw(axes, group, place, "epoch", field, 1)
         axes.set(title=heading, ylabel=label, yscale="log")
         _dress(axes, "epoch")
     _finish(figure, title)
     figure.savefig(path, dpi=100)
 
 
-def _draw(axes, group, over, field, factor):
+def _draw(axes, group, place, over, field, factor):
     """The mean over seeds, and the range."""
     y, x = factor * group.curve(field), group.curve(over).mean(axis=0)
-    colour, line = _style(group.name)
+    colour, line = _style(group.name, place)
     axes.plot(x, y.mean(axis=0), line, color=colour, label=group.label, linewidth=1.8)
     if len(y) > 1:
-        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.07)
+        axes.fill_between(
+            x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.15, lw=0
+        )
 
 
-def _style(name: str) -> tuple[str, str]:
-    colour = _COLOURS[list(METHODS).index(name) % len(_COLOURS)]
-    for line, starts in _FAMILIES:
-        if name.startswith(starts):
-            return colour, line
-    return colour, "-"
+def _style(name: str, place: int) -> tuple[str, str]:
+    line = "-" if name.startswith(_OURS) else "--"
+    return _COLOURS[place % len(_COLOURS)], line
 
 
 def _dress(axes, over):
@@ -107,5 +100,5 @@ def _late(groups, field, factor) -> Iterator[float]:
 
 def _finish(figure, title):
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center")
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=_PHONE)
     figure.suptitle(f"{title}\nmean over seeds, and their range")

@@ -9,9 +9,14 @@ import numpy as np
 
 from benchmarks.ocnn.measuring import Record
 from benchmarks.ocnn.runs import FolderError, find_runs, read_configuration
+from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.methods import METHODS
+from benchmarks.shared.results import made
 
-KEPT = "runs.json"
+KEPT = "report.json"
+MORE = "more.json"
+"""Of a folder of runs: what is known besides, as `paper` writes it."""
+
 DIGITS = 6
 """The significant digits that are kept of a record."""
 
@@ -81,13 +86,24 @@ def gather(folder: Path) -> dict[str, Any]:
         ]
         if not runs:
             raise FolderError(f"{folder} holds no records yet")
-        return {**read_configuration(folder), "runs": runs}
+        more = folder / MORE
+        known = json.loads(more.read_text("utf-8")) if more.is_file() else {}
+        head = {**read_configuration(folder), **known, "made": _made(runs)}
+        return {**head, "runs": runs}
     if not (folder / KEPT).is_file():
         raise FolderError(
             f"{folder} is no folder of runs: it has neither configuration.json nor "
             f"{KEPT}"
         )
     return json.loads((folder / KEPT).read_text("utf-8"))
+
+
+def _made(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """How the runs were made: the step is that of the runs, not of the code now."""
+    steps = {run["settings"].get("step") for run in runs} - {None}
+    how = {**made(), "step": " and ".join(sorted(steps)) or of_part("step")}
+    spent = (run["records"]["seconds"][-1] or 0.0 for run in runs)
+    return {**how, "seconds": round(sum(spent), 1)}
 
 
 def write_gathered(folder: Path, content: dict[str, Any]) -> None:
@@ -98,8 +114,22 @@ def write_gathered(folder: Path, content: dict[str, Any]) -> None:
     (folder / KEPT).write_text(f'{text}, "runs": [\n{lines}\n]}}\n', "utf-8")
 
 
+def _timed_apart(content: dict[str, Any], name: str, records: Any) -> list[Record]:
+    """Records whose seconds are the steps before them times that of a step alone."""
+    timing = content.get("timing", {})
+    if name not in timing.get("seconds", {}):
+        return records
+    each = timing["seconds"][name]
+    return [
+        r._replace(seconds=r.epoch * timing["steps"] * each, step_seconds=each)
+        for r in records
+    ]
+
+
 def find_groups(content: dict[str, Any]) -> list[Group]:
     """The runs that `gather` has returned, in the order of the list of methods.
+
+    Where steps were timed apart, seconds are by that, since runs share the machine.
 
     A run that diverged says nothing but that: its network is random, its entries are
     NaN. If all of a method did, they are kept, so that it is not missing.
@@ -107,7 +137,10 @@ def find_groups(content: dict[str, Any]) -> list[Group]:
     groups = []
     for name in METHODS:
         mine = [run for run in content["runs"] if run["method"] == name]
-        pairs = [(run["settings"], _records(run["records"])) for run in mine]
+        pairs = [
+            (run["settings"], _timed_apart(content, name, _records(run["records"])))
+            for run in mine
+        ]
         sound = [pair for pair in pairs if np.isfinite(pair[1][-1].objective)]
         if kept := sound or pairs:
             groups.append(

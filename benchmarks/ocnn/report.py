@@ -13,7 +13,7 @@ from benchmarks.ocnn.groups import Group, find_groups, gather, write_gathered
 from benchmarks.ocnn.measuring import SAMPLE, ZERO
 from benchmarks.ocnn.runs import FolderError
 from benchmarks.shared.methods import METHODS
-from benchmarks.shared.results import surroundings
+from benchmarks.shared.results import in_words, surroundings
 from benchmarks.shared.tables import table
 
 LEGEND = f"""\
@@ -112,10 +112,38 @@ def summary(content: dict[str, Any], accuracy: float | None = None) -> str:
             table(header, cells),
             "",
             LEGEND,
+            *_more(content),
             "",
-            verdicts(found),
+            verdicts(found, content.get("timing", {}).get("seconds")),
         ]
     )
+
+
+def _more(content: dict[str, Any]) -> list[str]:
+    """What is said of γ and of the time of a step, where more than usual is known."""
+    parts = []
+    if "search" in content:
+        parts += ["", content["search"].rstrip()]
+    if "gamma" in content:
+        parts += ["", content["gamma"]]
+    if "timing" in content:
+        timing = content["timing"]
+        rows = [
+            (
+                METHODS[name].label,
+                f"{1000 * took:.3g}",
+                f"{timing['compile'][name]:.1f}",
+            )
+            for name, took in timing["seconds"].items()
+        ]
+        parts += [
+            "",
+            "Steps timed apart from the runs, the methods taking turns, at a load of "
+            f"{timing['load']:.1f}. All seconds above and in the figures are by these.",
+            "",
+            table(("method", "ms a step", "compile, s"), rows),
+        ]
+    return parts
 
 
 def write(folder: Path, accuracy: float | None = None, out: Path | None = None) -> str:
@@ -139,8 +167,9 @@ def write(folder: Path, accuracy: float | None = None, out: Path | None = None) 
     write_gathered(out, content)
     figures.curves(out / "curves.png", heading, found)
     figures.feasibility(out / "feasibility.png", heading, found)
-    images = "![](curves.png)\n\n![](feasibility.png)\n"
-    (out / "report.md").write_text(f"{text}\n\n{images}", "utf-8")
+    images = "![](curves.png)\n\n![](feasibility.png)"
+    parts = [text, images, in_words(content["made"])]
+    (out / "report.md").write_text("\n\n".join(parts) + "\n", "utf-8")
     return text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.shared.figures import blank, in_powers
 from benchmarks.shared.results import surroundings
-from benchmarks.shared.tables import table
+from benchmarks.shared.tables import by, table
 
 # What is drawn, with its unit; and marker and line of each method, told apart without
 # colour as well.
@@ -25,7 +25,6 @@ LABELS = {
     "p": "columns p of {n}×p",
     "batch": "matrices of {n}×{p} in one leaf",
     "equal leaves": "leaves of {n}×{p}",
-    "large leaves": "leaves of {n}×{p}",
     "distinct leaves": "leaves of different shapes",
 }
 # Products of n×p×p and of p×p×p in a step on one device, once the point is known.
@@ -109,6 +108,17 @@ def _many_leaves(record) -> str:
     return table(("optimiser", "trace, s", "compile, s", "ms a step"), rows)
 
 
+def _devices(records) -> str:
+    rows = [
+        (
+            *(r["devices"], by(r["shape"]), f"{r['flops'] / 1e9:.3g}"),
+            *(f"{r['bytes'] / 1e6:.3g}", r["rounds"]),
+        )
+        for r in records
+    ]
+    return table(("devices", "matrix", "GFLOP", "MB sent", "rounds"), rows)
+
+
 def report(result: dict[str, Any]) -> str:
     """The whole report in Markdown."""
     sweeps, many = result["sweeps"], result["many leaves"]
@@ -123,23 +133,43 @@ def report(result: dict[str, Any]) -> str:
         _local(sweeps["p"]),
         f"{many['leaves']} leaves of 64×16:",
         _many_leaves(many),
+        "A step of constrain(adam) on a matrix that devices share by rows, what each "
+        "of them computes and sends, read from the compiled program:",
+        _devices(result["devices"]),
+        "![](growth.png)",
     ]
     for name, records in sweeps.items():
         parts += [f"{_label(name, records)}:", _measured(records)]
     return "\n\n".join(parts)
 
 
-def figure(path: Path, sweeps: dict[str, list[dict[str, Any]]]) -> None:
-    """Draw each quantity against each size."""
-    drawn = blank(4 * len(sweeps), 3 * len(FIELDS))
-    panels = drawn.subplots(len(FIELDS), len(sweeps), sharex="col")
-    for row, (field, (unit, label)) in zip(panels, FIELDS.items(), strict=True):
-        for axes, (name, records) in zip(row, sweeps.items(), strict=True):
-            for method, style in STYLES.items():
-                sizes, values = _columns(records, method, field)
-                slope = f"{method}, {exponent(sizes, values):.2f}"
-                axes.plot(sizes, [unit * v for v in values], style, label=slope)
-            axes.set(xlabel=_label(name, records), ylabel=label)
-            in_powers(axes, sorted({r["size"] for r in records}))
-            axes.legend(title="exponent", fontsize="small")
+DRAWN = {"n": "seconds", "p": "seconds", "equal leaves": "seconds"}
+"""The sweeps of the figure; the last panel is of devices."""
+
+
+def figure(
+    path: Path, sweeps: dict[str, list[dict[str, Any]]], devices: list[dict[str, Any]]
+) -> None:
+    """Draw the time of a step against n, p and leaves, and the share of a device."""
+    drawn = blank(11, 7)
+    panels = drawn.subplots(2, 2).ravel()
+    for axes, (name, field) in zip(panels, DRAWN.items(), strict=False):
+        unit, label = FIELDS[field]
+        records = sweeps[name]
+        for method, style in STYLES.items():
+            sizes, values = _columns(records, method, field)
+            slope = f"{method}, exponent {exponent(sizes, values):.2f}"
+            axes.plot(sizes, [unit * v for v in values], style, label=slope)
+        axes.set(xlabel=_label(name, records), ylabel=label)
+        in_powers(axes, sorted({r["size"] for r in records}))
+        axes.legend(fontsize="small")
+    counts = [r["devices"] for r in devices]
+    n, p = devices[0]["shape"]
+    axes = panels[-1]
+    axes.plot(counts, [r["flops"] / 1e9 for r in devices], "o-", label="GFLOP")
+    axes.plot(counts, [r["bytes"] / 1e6 for r in devices], "s--", label="MB sent")
+    axes.set(xlabel=f"devices that share {n}×{p} by rows", ylabel="of each device")
+    in_powers(axes, counts)
+    axes.set_yscale("linear")
+    axes.legend(fontsize="small")
     drawn.savefig(path, dpi=100)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 
 import cdopt_jax as cdx
+from benchmarks.shared.timing import Program, compiled
 
 CHANNELS = (64, 128, 256, 512, 512)
 CONVOLUTIONS = {8: (1, 1, 1, 1, 1), 19: (2, 2, 4, 4, 4)}
@@ -104,3 +105,20 @@ def train_step(
         return {"params": params, "stats": stats, "optimizer": optimizer}
 
     return step
+
+
+def compile_training(
+    model: VGG, tx: optax.GradientTransformation, count: int, **options: Any
+) -> tuple[Program, Any]:
+    """A training step that reuses the buffers of its state, and the state's shapes.
+
+    Args:
+        model: The network.
+        tx: The optimiser.
+        count: How many images a batch has.
+        **options: Of the compiler.
+    """
+    state = jax.eval_shape(lambda: start(model, tx))
+    batch = jax.eval_shape(lambda: random_images(count, model.classes))
+    step = train_step(model, tx)
+    return compiled(step, state, batch, donate=0, options=options), state

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import COMMANDS
+from benchmarks.index import COMMANDS
 from benchmarks.shared.methods import METHODS
 
 

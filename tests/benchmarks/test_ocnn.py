@@ -134,7 +134,7 @@ def test_what_a_report_keeps_is_enough_to_make_it_again(finished, tmp_path):
     report.write(out, out=tmp_path / "kept")
     shutil.copytree(tmp_path / "kept", tmp_path / "copy")
     report.write(tmp_path / "copy")
-    for name in ("report.md", "runs.json"):
+    for name in ("report.md", "report.json"):
         again = (tmp_path / "copy" / name).read_bytes()
         assert again == (out / name).read_bytes()
 

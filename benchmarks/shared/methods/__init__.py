@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import optax
 
+import cdopt_jax as cdx
 from benchmarks.shared.methods.dissolving import algorithm_2, on_h, ranger
 from benchmarks.shared.methods.landing import landing
 from benchmarks.shared.methods.leaves import descending, on_constrained
@@ -84,6 +85,16 @@ def _wrapped(
     return _subgradient(label, make, learning_rate, minimises=minimises)
 
 
+def _constrained_muon(task: Task, schedule: optax.Schedule) -> Any:
+    """Muon on the matrices of the mask, Adam elsewhere, held to the manifold."""
+
+    def numbers(params):
+        return cdx.layers.muon_dimension_numbers(params, task.mask)
+
+    muon = optax.contrib.muon(schedule, muon_weight_dimension_numbers=numbers)
+    return cdx.constrain(muon, task.mask)
+
+
 def _steps(
     label: str, step: Callable[..., jax.Array], minimises: str = _SUBGRADIENT
 ) -> Entry:
@@ -145,6 +156,7 @@ METHODS: dict[str, Entry] = {
     "yogi": _on_h("Yogi on h", OPTIMISERS["yogi"], 0.01),
     "constrain-sgd": _wrapped("constrain(sgd)", "constrain", "sgd", 0.5),
     "constrain-adam": _wrapped("constrain(adam)", "constrain", "adam", 0.01),
+    "constrain-muon": _subgradient("constrain(muon)", _constrained_muon, 0.03),
     "r-sgd-polar": _steps("R-sgd, polar", descent(polar_svd)),
     "r-sgd-gram": _steps("R-sgd, polar by eigh", descent(polar_gram)),
     "r-sgd-qr": _steps("R-sgd, QR", descent(qr)),

@@ -80,15 +80,18 @@ def _cayley_full(x, g, rate):
 
 
 def retracted(
-    optimiser: optax.GradientTransformation, mask: Any
+    optimiser: optax.GradientTransformation,
+    mask: Any,
+    *,
+    retract: Callable[[jax.Array], jax.Array] = qr,
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimiser on projected gradients, its step brought back by QR."""
+    """An optimiser on projected gradients, its step brought back by a retraction."""
     inner = optax.with_extra_args_support(optimiser)
 
     def update(updates, state, params=None, **extra_args):
         updates = on_constrained(cdx.stiefel.tangent, mask, params, updates)
         updates, state = inner.update(updates, state, params, **extra_args)
-        moves = on_constrained(lambda x, u: qr(x + u) - x, mask, params, updates)
+        moves = on_constrained(lambda x, u: retract(x + u) - x, mask, params, updates)
         return moves, state
 
     return optax.GradientTransformationExtraArgs(inner.init, update)

@@ -87,46 +87,6 @@ def pca(seed: int, n: int = 1000, p: int = 10, condition: float = 1e3) -> Proble
     )
 
 
-def unbalanced_procrustes(
-    seed: int, n: int = 200, p: int = 40, condition: float = 10.0
-) -> Problem:
-    """‖AX − B‖²/2 over n×p, with B = AX* + R.
-
-    A is 2n×n, and its singular values fall geometrically from one. The columns of R
-    are orthogonal to those of A, so that X* is optimal and ‖R‖²/2 is the least value.
-    """
-    rng = np.random.default_rng(seed)
-    basis = orthogonal(rng, 2 * n)
-    a = (basis[:, :n] * np.geomspace(1, 1 / condition, n)) @ orthogonal(rng, n).T
-    rest = 0.1 * basis[:, n:] @ rng.normal(size=(n, p)) / n**0.5
-    b = a @ orthogonal(rng, n)[:, :p] + rest
-    points, targets = jnp.asarray(a), jnp.asarray(b)
-
-    def f(x):
-        return jnp.sum((points @ x - targets) ** 2) / 2
-
-    return Problem(f=f, start=_start(seed, n, p), best=float(np.sum(rest**2) / 2))
-
-
-def brockett(seed: int, n: int = 200, p: int = 20) -> Problem:
-    """Brockett's function −tr(XᵀMXN)/2 with N = diag(p, …, 1)/p.
-
-    M has p eigenvalues evenly spaced from 1 to 0.3, and the others from 0.1 to 0. The
-    minimisers are the leading eigenvectors in order. Saddle points are their other
-    choices and orders, and there are no other local minima.
-    """
-    q = orthogonal(np.random.default_rng(seed), n)
-    spectrum = np.concatenate([np.linspace(1, 0.3, p), np.linspace(0.1, 0, n - p)])
-    weights = np.arange(p, 0, -1) / p
-    m, w = jnp.asarray((q * spectrum) @ q.T), jnp.asarray(weights)
-
-    def f(x):
-        return -jnp.sum(x * (m @ x) * w) / 2
-
-    best = -float(spectrum[:p] @ weights) / 2
-    return Problem(f=f, start=_start(seed, n, p), best=best)
-
-
 def quadratic_assignment(seed: int, n: int = 30) -> Problem:
     """The orthogonal relaxation of matching two graphs: −tr(AXBXᵀ)/2."""
     rng = np.random.default_rng(seed)

@@ -1,0 +1,1 @@
+"""The rivals' own benchmarks: gap and feasibility against seconds, ours and theirs."""

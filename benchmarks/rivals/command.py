@@ -1,0 +1,141 @@
+"""The rivals' own benchmarks: ``python -m benchmarks rivals``.
+
+PCA and Procrustes as POGO and RSDM have them, the online PCA of landing, generalized
+eigenvalues, and the sparse PCA of ManPG: the gap and the distance from the manifold
+against seconds, for our methods and each rival, from the same start. Each method has
+the best rate and momentum of one grid, chosen by one rule on a small problem of the
+same kind. A run is a file under ``--runs``, so that a stopped command goes on with
+``--resume``.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from benchmarks.rivals import packages, sparse
+from benchmarks.rivals.methods import CONTENDERS
+from benchmarks.rivals.problems import PROTOCOLS, Protocol
+from benchmarks.rivals.report import figure, report
+from benchmarks.rivals.running import run, tune
+from benchmarks.shared.fingerprint import of_part
+from benchmarks.shared.results import (
+    QUICK,
+    RESULTS,
+    environment,
+    make_parser,
+    write,
+)
+
+SOLVERS = ("proximal", "tangential")
+"""The methods of `cdx.minimize` that are run."""
+
+# From a name to a function that runs the method, and whether the method is ours.
+Jobs = Iterator[tuple[str, Callable[[], dict[str, Any]], bool]]
+
+
+def jobs(protocol: Protocol, seconds: float, *, quick: bool) -> Jobs:
+    """The runs on a problem; those in PyTorch have the setting of their twins."""
+    small = protocol.make(*protocol.small)
+    instance = small if quick else protocol.make(*protocol.size)
+
+    @functools.cache
+    def chosen(name):
+        contender = CONTENDERS[name]
+        if quick:
+            contender = contender._replace(settings=contender.settings[-1:])
+        return tune(contender, protocol, small)
+
+    def tuned(name):
+        found = chosen(name)
+        done = run(CONTENDERS[name], instance, protocol, found["setting"], seconds)
+        return {**done, "tried": found["tried"]}
+
+    def again(name):
+        setting = chosen(packages.TWINS[name])["setting"]
+        return packages.in_torch(name, instance, protocol, setting, seconds)
+
+    for name, contender in CONTENDERS.items():
+        if contender.fits(instance):
+            yield name, functools.partial(tuned, name), contender.ours
+    if instance.batch is None:
+        for method in SOLVERS:
+            solve = functools.partial(
+                packages.minimized, method, instance, protocol, seconds
+            )
+            yield f"minimize, {method}", solve, True
+    for name in packages.TWINS:
+        if packages.fits(name, instance):
+            yield name, functools.partial(again, name), False
+
+
+def _file(folder: Path, title: str, name: str) -> Path:
+    plain = "".join(c if c.isalnum() else "-" for c in f"{title}@{name}")
+    return folder / f"{plain}.json"
+
+
+def _kept(file: Path, settings: dict[str, Any], *, ours: bool) -> dict[str, Any] | None:
+    """A run that is there, if it has these settings, and one of ours this step."""
+    if not file.exists():
+        return None
+    found = json.loads(file.read_text("utf-8"))
+    same = {**settings} if ours else {k: v for k, v in settings.items() if k != "step"}
+    return found if same.items() <= found.items() else None
+
+
+def _run_all(options, folder: Path) -> list[dict[str, Any]]:
+    records = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for title in (bar := tqdm(options.problem, disable=None)):
+        protocol = PROTOCOLS.get(title)
+        double = protocol is None or protocol.double
+        seconds = options.seconds if protocol is None else _budget(protocol, options)
+        with jax.enable_x64(new_val=double):
+            if protocol is None:
+                runs = sparse.runs(min(seconds, 10.0), quick=options.quick)
+                found = ((name, job, name.startswith("cdx:")) for name, job in runs)
+            else:
+                found = jobs(protocol, seconds, quick=options.quick)
+            for name, job, ours in found:
+                bar.set_description(f"{title}, {name}")
+                settings = {"problem": title, "method": name, "ours": ours}
+                settings |= {"seconds": seconds, "step": of_part("step")}
+                file = _file(folder, title, name)
+                record = _kept(file, settings, ours=ours) if options.resume else None
+                if record is None:
+                    record = {**settings, **job()}
+                    part = file.with_suffix(".part")
+                    part.write_text(json.dumps(record) + "\n", "utf-8")
+                    part.replace(file)
+                records.append(record)
+    return records
+
+
+def _budget(protocol: Protocol, options: Any) -> float:
+    """The seconds of each method: twice as many at the full size of the protocols."""
+    large = protocol.size[0] == 2000 and protocol.steps is None
+    return options.seconds * (2 if large and not options.quick else 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is missing, and write the report."""
+    parser = make_parser("rivals", __doc__, RESULTS / "rivals")
+    add = parser.add_argument
+    titles = [*PROTOCOLS, sparse.TITLE]
+    add("--problem", nargs="+", choices=titles, default=titles, metavar="NAME")
+    add("--seconds", type=float, default=30.0, help="for each method; double if large")
+    add("--runs", type=Path, default=Path("runs/rivals"), help="folder of the runs")
+    add("--resume", action="store_true", help="keep the runs that are there")
+    options = parser.parse_args(arguments)
+    folder = options.runs
+    if options.quick:
+        options.seconds, folder = 1.0, QUICK / "rivals" / "runs"
+        options.problem = options.problem[:1] + options.problem[-1:]
+    around = environment()
+    result = {**around, "records": _run_all(options, folder), "quick": options.quick}
+    figure(options.out / "rivals.png", result["records"])
+    write(options.out, "rivals", result, report(result))

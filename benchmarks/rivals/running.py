@@ -1,0 +1,125 @@
+"""Runs that are timed between the looks at them, and the choice of learning rates."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.rivals.methods import Contender, advance, start
+from benchmarks.rivals.problems import Instance, Protocol, judge
+from benchmarks.shared.timing import compiled, timed
+
+LOOK = 1.1
+"""How many times the seconds of one look the next look comes."""
+
+TUNING_STEPS = 200
+
+
+def diverged(gap: float, feasibility: float) -> bool:
+    """Whether a run is lost: its gap or its distance from the manifold passes one.
+
+    A gap far below zero is that of a point from which one step does not lead back.
+    """
+    return not (abs(gap) <= 1 and feasibility <= 1)
+
+
+class Look(NamedTuple):
+    """What is seen of a run.
+
+    Attributes:
+        step: After how many steps.
+        seconds: What they took, without compilation and looks.
+        gap: The relative gap.
+        feasibility: ‖XᵀBX − I‖_F.
+    """
+
+    step: int
+    seconds: float
+    gap: float
+    feasibility: float
+
+
+class Watch:
+    """Looks at a run when it is time to, and says when the run is over.
+
+    Args:
+        instance: The problem.
+        gap: Where a run has arrived.
+        seconds: How long it may take.
+        steps: How many steps it may take.
+    """
+
+    def __init__(self, instance: Instance, gap: float, seconds: float, steps: float):
+        self._judge = judge(instance)
+        self._gap, self._seconds, self._steps = gap, seconds, steps
+        self._next = 0.0
+        self.looks: list[Look] = []
+
+    def __call__(self, step: int, seconds: float, point: Any) -> bool:
+        """Look, if it is time; return whether the run is over."""
+        over = seconds >= self._seconds or step >= self._steps
+        if not over and seconds < self._next:
+            return False
+        gap, off = self._judge(point)
+        self.looks.append(Look(step=step, seconds=seconds, gap=gap, feasibility=off))
+        self._next = LOOK * seconds
+        return over or diverged(gap, off) or gap <= self._gap
+
+
+def run(
+    contender: Contender,
+    instance: Instance,
+    protocol: Protocol,
+    setting: tuple[float, float],
+    seconds: float,
+) -> dict[str, Any]:
+    """One run at a rate and a momentum, and the seconds to compile it."""
+    scale = len(instance.start) ** -0.5 if contender.by_entry else 1.0
+    dtype = instance.start.dtype
+    given = (jnp.asarray(scale * setting[0], dtype), jnp.asarray(setting[1], dtype))
+    state = jax.tree.map(jnp.array, start(contender, instance))
+    step = advance(contender, instance, protocol.steps)
+    program = compiled(step, state, instance.data, *given, donate=0)
+    # The first call of a program takes longer than the others.
+    spare = jax.tree.map(jnp.array, state)
+    timed(program.call, spare, instance.data, *given)
+    watch = Watch(instance, protocol.gap, seconds, protocol.steps or math.inf)
+    count, spent = 0, 0.0
+    while not watch(count, spent, state.x):
+        state, took = timed(program.call, state, instance.data, *given)
+        count, spent = count + 1, spent + took
+    return {
+        "setting": setting,
+        "compile": program.seconds,
+        "looks": [list(look) for look in watch.looks],
+    }
+
+
+def tune(contender: Contender, protocol: Protocol, small: Instance) -> dict[str, Any]:
+    """The rate and momentum that are best on the small problem.
+
+    Those are the ones that take the fewest steps to the gap, or, if none arrives in
+    `TUNING_STEPS`, whose gap is least then. That is the rule for all methods.
+    """
+    steps = None if protocol.steps is None else TUNING_STEPS
+    look = judge(small)
+    step = jax.jit(advance(contender, small, steps))
+    scale = len(small.start) ** -0.5 if contender.by_entry else 1.0
+    tried = []
+    for rate, momentum in contender.settings:
+        state = start(contender, small)
+        arrived, gap = TUNING_STEPS + 1, math.inf
+        for count in range(1, TUNING_STEPS + 1):
+            state = step(state, small.data, scale * rate, momentum)
+            if count % 5 == 0:
+                gap, off = look(state.x)
+                if diverged(gap, off):
+                    gap = math.inf
+                    break
+                if steps is None and gap <= protocol.gap:
+                    arrived = count
+                    break
+        tried.append({"setting": (rate, momentum), "steps": arrived, "gap": gap})
+    best = min(tried, key=lambda t: (t["steps"], t["gap"]))
+    return {"setting": best["setting"], "tried": tried}

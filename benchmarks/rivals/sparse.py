@@ -1,0 +1,46 @@
+"""Sparse PCA by ManPG's protocol, with the solvers that are made for it."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shared.problems import sparse_pca
+from benchmarks.solvers.driving import Trace
+from benchmarks.solvers.suite import runners
+
+TITLE = "sparse PCA"
+SOURCE = (
+    "ManPG: 50 Gaussian samples of 500 variables, 5 components, μ = 0.8, float64; each "
+    "method from the best of 12 starts by its own first steps. There are many local "
+    "minima, and the gap is to the least value that any method found"
+)
+GAP = 1e-6
+MOST = 200
+"""How many looks are kept of a run."""
+
+
+def runs(seconds: float, *, quick: bool) -> Iterator[tuple[str, Any]]:
+    """Of each method its name and a function that runs it.
+
+    The looks have values in place of gaps: the least value is known when all have run.
+    """
+    size = {"n": 60, "r": 2} if quick else {}
+    problem = sparse_pca.sparse_pca(0, **size)
+    for name, runner in runners(problem, seconds / 4):
+        yield name, partial(_run, runner, problem, seconds)
+
+
+def _run(runner, problem, seconds) -> dict[str, Any]:
+    trace: Trace = runner(problem, seconds)
+    walls = trace.walls or [record.seconds for record in trace.records]
+    looks = [
+        [record.step, wall, record.value, record.feasibility]
+        for record, wall in zip(trace.records, walls, strict=True)
+    ]
+    looks[-1][2] = trace.records[-1].projected_value
+    # Some take tens of thousands of steps: a figure needs no more than that.
+    kept = np.unique(np.geomspace(1, len(looks), MOST).astype(int) - 1)
+    looks = [looks[i] for i in kept]
+    return {"setting": None, "compile": trace.compile_seconds, "looks": looks}

@@ -1,0 +1,194 @@
+"""The rivals' own benchmarks in small: problems, methods, runs and the verdict."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from benchmarks.rivals import command, packages, report
+from benchmarks.rivals.methods import CONTENDERS, advance, start
+from benchmarks.rivals.problems import PROTOCOLS, Instance, judge
+from benchmarks.rivals.running import run, tune
+
+SIZES = {
+    "PCA": (30, 20),
+    "PCA, QDQ, half size": (30, 20),
+    "Procrustes": (20,),
+    "online PCA, p = 100": (400, 60, 5),
+    "generalized eigenvalues": (30, 10),
+}
+KEY = jax.random.key(0)
+
+
+def made(title) -> Instance:
+    return PROTOCOLS[title].make(*SIZES[title])
+
+
+def solution(instance):
+    """By SciPy's decompositions."""
+    p = instance.start.shape[1]
+    if "samples" in instance.data:
+        return np.linalg.svd(np.asarray(instance.data["samples"]))[2][:p].T
+    h, c = np.asarray(instance.data["h"]), np.asarray(instance.data["c"])
+    if c.ndim:
+        u, _, vt = scipy.linalg.svd(c)
+        return u @ vt
+    metric = None if instance.metric is None else np.asarray(instance.metric)
+    return scipy.linalg.eigh(h, metric, subset_by_index=(0, p - 1))[1]
+
+
+@pytest.mark.parametrize("title", SIZES)
+def test_the_gap_is_zero_at_the_solution_and_the_start_is_on_the_manifold(title):
+    instance = made(title)
+    look = judge(instance)
+    gap, off = look(solution(instance))
+    assert abs(gap) <= 1e-5
+    assert off <= 1e-5
+    gap, off = look(instance.start)
+    assert gap > 0.01
+    assert off <= 1e-5
+
+
+@pytest.mark.parametrize("title", SIZES)
+def test_the_gradient_of_a_step_is_that_of_the_objective(title):
+    instance = made(title)._replace(batch=None)
+    found = instance.gradient(instance.start, instance.data, KEY)
+    expected = jax.grad(instance.value)(instance.start, instance.data)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    if "h" in instance.data:
+        rows = jnp.array([3, 0, 7])
+        some = instance.rows(instance.start, instance.data, rows)
+        np.testing.assert_allclose(some, found[rows], rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_sees_some_samples_whose_mean_is_the_gradient():
+    instance = made("online PCA, p = 100")
+    keys = jax.random.split(KEY, 300)
+    step = jax.vmap(lambda k: instance.gradient(instance.start, instance.data, k))
+    mean = step(keys).mean(axis=0)
+    full = instance._replace(batch=None)
+    exact = full.gradient(instance.start, instance.data, KEY)
+    assert jnp.linalg.norm(mean - exact) <= 0.05 * jnp.linalg.norm(exact)
+
+
+PAIRS = [
+    (title, name)
+    for title in ("PCA", "generalized eigenvalues")
+    for name, contender in CONTENDERS.items()
+    if contender.fits(made(title))
+]
+
+
+@pytest.mark.parametrize(("title", "name"), PAIRS)
+def test_every_method_descends_and_stays_near_the_manifold(title, name):
+    contender, instance = CONTENDERS[name], made(title)
+    step = jax.jit(advance(contender, instance, None))
+    rate = 0.1 * len(instance.start) ** -0.5 if contender.by_entry else 0.1
+    state, look = start(contender, instance), judge(instance)
+    before, _ = look(state.x)
+    for _ in range(60):
+        state = step(state, instance.data, rate, 0.0)
+    after, off = look(state.x)
+    assert after < 0.9 * before
+    assert off <= (0.05 if "landing" in name or name == "POGO" else 1e-4)
+    assert int(state.step) == 60
+
+
+def test_methods_are_run_on_what_they_are_made_for():
+    online, generalized = map(made, ("online PCA, p = 100", "generalized eigenvalues"))
+    assert not CONTENDERS["RSDM"].fits(online)
+    assert not CONTENDERS["POGO"].fits(generalized)
+    assert not CONTENDERS["generalized landing"].fits(online)
+    assert CONTENDERS["constrain(adam)"].fits(generalized)
+
+
+def test_tuning_takes_the_setting_with_the_fewest_steps_to_the_gap():
+    protocol = PROTOCOLS["PCA"]._replace(gap=1e-2)
+    small = made("PCA")
+    contender = CONTENDERS["constrain(sgd)"]._replace(
+        settings=((1e-3, 0.0), (1.0, 0.9), (1e6, 0.9))
+    )
+    found = tune(contender, protocol, small)
+    assert found["setting"] == (1.0, 0.9)
+    done = run(contender, small, protocol, found["setting"], 20.0)
+    step, seconds, gap, off = done["looks"][-1]
+    assert gap <= 1e-2
+    assert off <= 1e-4
+    assert 0 < step <= found["tried"][1]["steps"] + 5
+    assert seconds > 0
+
+
+def test_minimize_stops_at_the_gap():
+    instance = made("PCA")
+    protocol = PROTOCOLS["PCA"]._replace(gap=1e-3)
+    done = packages.minimized("tangential", instance, protocol, 20.0)
+    assert done["looks"][-1][2] <= 1e-3
+    assert done["setting"] == "tangential"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", packages.TWINS)
+def test_packages_for_torch_descend_on_the_same_problem(name):
+    pytest.importorskip("torch")
+    instance = made("PCA")
+    if not packages.fits(name, instance):
+        pytest.skip(f"{name} is not installed")
+    protocol = PROTOCOLS["PCA"]._replace(gap=0.1)
+    done = packages.in_torch(name, instance, protocol, (0.5, 0.0), 20.0)
+    assert done["looks"][-1][2] <= 0.1
+
+
+def record(method, looks, *, ours):
+    looks = [[k, s, gap, 1e-6 if ours else 1e-3] for k, s, gap in looks]
+    common = {"problem": "PCA", "setting": (1.0, 0.9), "compile": 0.1, "seconds": 9.0}
+    return {**common, "method": method, "ours": ours, "looks": looks}
+
+
+QUICKER = [(0, 0.0, 1.0), (10, 1.0, 1e-2), (30, 3.0, 1e-6)]
+SLOWER = [(0, 0.0, 1.0), (15, 3.0, 1e-2), (30, 6.0, 1e-6)]
+NEVER = [(0, 0.0, 1.0), (15, 9.0, 1e-2)]
+
+
+def test_arrival_is_between_the_looks():
+    run = record("a", QUICKER, ours=True)
+    assert report.arrival(run, 1e-4) == pytest.approx((2.0, 20.0))
+    assert report.arrival(run, 1e-9) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        (QUICKER, SLOWER, "ours is first, after 3 s; theirs is the first rival"),
+        (QUICKER, NEVER, "no rival arrives"),
+        (SLOWER, QUICKER, "2.00 times as long: 1.00 times the steps, and 2.00"),
+        (NEVER, QUICKER, "None of ours arrives"),
+        (NEVER, NEVER, "No method arrives in its time; ours ends at a gap of 1.0e-02"),
+    ],
+)
+def test_the_verdict_follows_from_the_records(ours, theirs, said):
+    runs = [record("ours", ours, ours=True), record("theirs", theirs, ours=False)]
+    text = report.verdict(runs, 1e-6)
+    assert said in text
+    assert "1.0e-06 from the manifold" in text
+    assert "1.0e-03" in text
+
+
+def test_a_run_that_diverged_wins_nothing():
+    lost = record("theirs", [(0, 0.0, 1.0), (5, 0.1, -1e9)], ours=False)
+    runs = [record("ours", SLOWER, ours=True), lost]
+    assert report.verdict(runs, 1e-6) == "There is nothing to compare."
+    assert "diverged" in {cell for row in report.rows(runs) for cell in row}
+
+
+def test_runs_of_ours_are_kept_for_the_same_step_only(tmp_path):
+    file, settings = tmp_path / "run.json", {"seconds": 9.0, "step": "now"}
+    assert command._kept(file, settings, ours=True) is None
+    file.write_text(json.dumps({"seconds": 9.0, "step": "before", "looks": []}))
+    assert command._kept(file, settings, ours=True) is None
+    assert command._kept(file, settings, ours=False) is not None
+    assert command._kept(file, {"seconds": 1.0}, ours=False) is None
