@@ -31,6 +31,12 @@ COMMANDS = {
         duration="20 minutes a task",
         result="results/muon/modular.md",
     ),
+    "unitary": Command(
+        module="unitary.command",
+        answers="unitary matrices: circuits, Procrustes, eigenvectors; the rivals'",
+        duration="10 minutes",
+        result="results/unitary/unitary.md",
+    ),
     "ocnn": Command(
         module="ocnn.train",
         answers="the paper's experiment: every method, accuracy and sparsity",

@@ -16,7 +16,6 @@ from pathlib import Path
 from benchmarks.muon import copying, modular, text
 from benchmarks.muon.experiment import best_rate, run_all
 from benchmarks.muon.report import figure, rows_of, text_of
-from benchmarks.muon.runs import Runs
 from benchmarks.muon.step_time import step_seconds
 from benchmarks.muon.task import Task
 from benchmarks.shared.data import DATASETS, DataError
@@ -27,6 +26,7 @@ from benchmarks.shared.results import (
     surroundings,
     write,
 )
+from benchmarks.shared.runs import Runs
 
 OURS = {"modular": "constrain-muon", "text": "constrain-muon", "copying": "orthogonal"}
 """The contender against which the others are judged."""

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.muon.experiment import best_rate
-from benchmarks.muon.runs import Runs
 from benchmarks.muon.task import Column, Task
 from benchmarks.shared.figures import blank
+from benchmarks.shared.runs import Runs
 from benchmarks.shared.tables import number, table
 
 _LINES = ("-", "--", "-.", ":")

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 
 from benchmarks.muon.task import Task
 from benchmarks.muon.training import stepping
-from benchmarks.shared.timing import compiled, interleaved
+from benchmarks.shared.timing import alone, compiled, interleaved
 
 BEFORE = 3
 """Steps that are taken before any is timed: first ones may differ."""
 
 
+@alone
 def step_seconds(task: Task, rates: Mapping[str, float], repeats: int):
     """The median seconds of a step of each contender at its rate."""
     thunks = {}

@@ -1,0 +1,48 @@
+"""The runs: each rate from a grid with one seed, then every seed with it."""
+
+import math
+from collections.abc import Sequence
+
+from benchmarks.shared.runs import Runs
+from benchmarks.shared.timing import alone
+from benchmarks.unitary.methods import METHODS, RATES
+from benchmarks.unitary.problems import Kind
+
+
+def best_rate(runs: Runs, name: str, method: str) -> float:
+    """The rate of the grid that ends lowest; NaN is the worst."""
+
+    def level(record):
+        gap = record["gap"]
+        # Below the rounding of the values rates are alike, and the least is taken.
+        return (max(gap, 1e-14) if math.isfinite(gap) else math.inf, record["rate"])
+
+    found = runs.find(kind=name, method=method, stage="tuning")
+    return min(found, key=level)["rate"]
+
+
+@alone
+def tune(runs: Runs, name: str, kind: Kind, seed: int) -> None:
+    """Try the rates that no record has yet."""
+    problem = kind.draw(seed)
+    for method, entry in METHODS.items():
+        for rate in RATES if entry.rated else ():
+            key = {"kind": name, "method": method, "stage": "tuning", "rate": rate}
+            if not runs.find(**key):
+                trace = entry.run(problem, kind.steps, rate)
+                runs.add({**key, "seed": seed, "gap": trace.gaps[-1]})
+
+
+@alone
+def run_finals(runs: Runs, name: str, kind: Kind, seeds: Sequence[int]) -> None:
+    """Run each method with each seed, at its rate."""
+    for seed in seeds:
+        problem = kind.draw(seed)
+        for method, entry in METHODS.items():
+            key = {"kind": name, "method": method, "stage": "final", "seed": seed}
+            if runs.find(**key):
+                continue
+            rate = best_rate(runs, name, method) if entry.rated else None
+            given = (rate,) if entry.rated else ()
+            trace = entry.run(problem, kind.steps, *given)
+            runs.add({**key, "rate": rate, **trace._asdict()})
