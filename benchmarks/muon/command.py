@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.muon import copying, modular, text
 from benchmarks.muon.experiment import best_rate, run_all
-from benchmarks.muon.report import figure, rows_of, text_of
+from benchmarks.muon.report import figure, rows_of, spent, text_of
 from benchmarks.muon.step_time import step_seconds
 from benchmarks.muon.task import Task
 from benchmarks.shared.data import DATASETS, DataError
@@ -89,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         around = {key: timed[key] for key in around}
     figure(options.out / f"{name}.png", task, rows)
     body = text_of(
-        *(task, rows, OURS[name]), timed_apart=timed is not None, image=f"{name}.png"
+        *(task, rows, OURS[name]),
+        cost=spent(task, runs, options.seeds),
+        timed_apart=timed is not None,
+        image=f"{name}.png",
     )
     result = {**around, "timed": timed, "records": runs.records}
     write(options.out, name, result, f"{body}\n\n{surroundings(around)}")

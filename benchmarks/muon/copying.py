@@ -233,7 +233,7 @@ def make(
     return Task(
         about=f"The copying problem with {hidden} hidden units and a delay of {delay}, "
         f"batches of {batch_size}, {steps} steps: fewer and smaller than in the "
-        "literature, so that the task fits in half an hour. A network that "
+        "literature, so that the task is done in half an hour. A network that "
         f"remembers nothing has a loss of {guess:.4f}. All take Adam on gradients "
         "clipped to length one; the recurrence of the first three at a tenth of the "
         "rate, and that rate is the one in the table.",

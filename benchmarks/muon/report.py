@@ -160,8 +160,25 @@ def figure(path: Path, task: Task, rows: Mapping[str, Row]) -> None:
     drawn.savefig(path, dpi=120)
 
 
+def spent(task: Task, runs: Runs, seeds: Sequence[int]) -> str:
+    """What all runs took, in words."""
+    grid, more = len(task.rates), len(seeds) - 1
+    minutes = sum(r["run_seconds"] for r in runs.records) / 60
+    return (
+        f"{len(task.contenders)} methods × ({grid} rates + {more} more seeds) are "
+        f"{len(task.contenders) * (grid + more)} runs of {task.steps} steps, in all "
+        f"{minutes:.0f} minutes of training steps beside other work."
+    )
+
+
 def text_of(
-    task: Task, rows: Mapping[str, Row], ours: str, *, timed_apart: bool, image: str
+    task: Task,
+    rows: Mapping[str, Row],
+    ours: str,
+    *,
+    cost: str,
+    timed_apart: bool,
+    image: str,
 ) -> str:
     """The report."""
     grid = ", ".join(f"{rate:g}" for rate in task.rates)
@@ -174,7 +191,7 @@ def text_of(
         f"{task.about} The learning rate falls linearly to zero in {task.steps} steps. "
         f"Each rate was chosen of {grid} by the training loss of one seed at the end; "
         "(edge) marks the least and the largest of them. Training loss is the mean "
-        f"over the last part of the run. {clock}",
+        f"over the last part of the run. {cost} {clock}",
         results_table(task, rows),
         winners(task, rows),
         "A difference of up to two standard errors is noise. The time is that of a "

@@ -24,13 +24,16 @@ def best_rate(runs: Runs, name: str, method: str) -> float:
 @alone
 def tune(runs: Runs, name: str, kind: Kind, seed: int) -> None:
     """Try the rates that no record has yet."""
-    problem = kind.draw(seed)
     for method, entry in METHODS.items():
-        for rate in RATES if entry.rated else ():
-            key = {"kind": name, "method": method, "stage": "tuning", "rate": rate}
-            if not runs.find(**key):
-                trace = entry.run(problem, kind.steps, rate)
-                runs.add({**key, "seed": seed, "gap": trace.gaps[-1]})
+        key = {"kind": name, "method": method, "stage": "tuning"}
+        done = {r["rate"] for r in runs.find(**key)}
+        if not entry.rated or done.issuperset(RATES):
+            continue
+        run = entry.prepare(kind.draw(seed), kind.steps)
+        for rate in RATES:
+            if rate not in done:
+                gap = run(rate).gaps[-1]
+                runs.add({**key, "rate": rate, "seed": seed, "gap": gap})
 
 
 @alone
@@ -44,5 +47,5 @@ def run_finals(runs: Runs, name: str, kind: Kind, seeds: Sequence[int]) -> None:
                 continue
             rate = best_rate(runs, name, method) if entry.rated else None
             given = (rate,) if entry.rated else ()
-            trace = entry.run(problem, kind.steps, *given)
+            trace = entry.prepare(problem, kind.steps)(*given)
             runs.add({**key, "rate": rate, **trace._asdict()})

@@ -1,4 +1,4 @@
-"""The methods compared: from a problem, a number of steps and a rate to a trace."""
+"""The methods compared: from a problem and a number of steps to runs of it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from benchmarks.shared.timing import compiled, timed
 from benchmarks.unitary.problems import UNITARY, Problem
 from benchmarks.unitary.pymanopt_group import pymanopt_run
 from benchmarks.unitary.riemannian_adam import riemannian_adam
-from benchmarks.unitary.trace import Trace, made, traced
+from benchmarks.unitary.trace import Trace, made, tracer
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 LOOKS = 50
@@ -25,23 +25,26 @@ class Method(NamedTuple):
 
     Attributes:
         label: Its name in tables and figures.
-        run: From a problem and a number of steps, and a rate if it has one, to a trace.
+        prepare: From a problem and a number of steps to a function that runs it, with a
+            rate if it has one, and returns the trace.
         rated: Whether it has a rate.
         ours: Whether it is of this package.
     """
 
     label: str
-    run: Callable[..., Trace]
+    prepare: Callable[[Problem, int], Callable[..., Trace]]
     rated: bool
     ours: bool = False
 
 
-def optax_run(
-    problem: Problem, steps: int, rate: float, *, make: Callable[[Any], Any]
-) -> Trace:
-    """A run of an Optax optimiser whose rate falls to zero along a cosine."""
+def optax_runs(
+    problem: Problem, steps: int, *, make: Callable[[Any], Any]
+) -> Callable[[float], Trace]:
+    """Runs of an Optax optimiser whose rate falls to zero along a cosine.
+
+    The rate is an argument of one program, which serves the whole grid.
+    """
     every = max(steps // LOOKS, 1)
-    # The rate is an argument of the program, which serves the whole grid.
     fall = optax.cosine_decay_schedule(1.0, steps)
 
     def several(x, state, rate):
@@ -55,16 +58,22 @@ def optax_run(
 
         return jax.lax.scan(one, (x, state), length=every)[0]
 
-    x = problem.start
-    state, rate_there = make(fall).init(x), jnp.asarray(rate)
-    call = compiled(several, x, state, rate_there).call
-    timed(call, x, state, rate_there)
-    points, clock = [x], [0.0]
-    for _ in range(steps // every):
-        (x, state), seconds = timed(call, x, state, rate_there)
-        points.append(x)
-        clock.append(clock[-1] + seconds)
-    return traced(problem, range(0, every * len(points), every), clock, points)
+    start = problem.start
+    memory = make(fall).init(start)
+    call = compiled(several, start, memory, jnp.asarray(1.0)).call
+    timed(call, start, memory, jnp.asarray(1.0))
+    points_traced = tracer(problem)
+
+    def run(rate):
+        x, state, rate = start, memory, jnp.asarray(rate)
+        points, clock = [x], [0.0]
+        for _ in range(steps // every):
+            (x, state), seconds = timed(call, x, state, rate)
+            points.append(x)
+            clock.append(clock[-1] + seconds)
+        return points_traced(range(0, every * len(points), every), clock, points)
+
+    return run
 
 
 def minimize_run(problem: Problem, steps: int) -> Trace:
@@ -91,35 +100,42 @@ def _constrained_momentum(schedule):
 METHODS = {
     "constrain-adam": Method(
         label="constrain(adam)",
-        run=partial(optax_run, make=_constrained_adam),
+        prepare=partial(optax_runs, make=_constrained_adam),
         rated=True,
         ours=True,
     ),
     "constrain-momentum": Method(
         label="constrain(sgd, momentum)",
-        run=partial(optax_run, make=_constrained_momentum),
+        prepare=partial(optax_runs, make=_constrained_momentum),
         rated=True,
         ours=True,
     ),
-    "minimize": Method(label="minimize", run=minimize_run, rated=False, ours=True),
+    "minimize": Method(
+        label="minimize",
+        prepare=partial(partial, minimize_run),
+        rated=False,
+        ours=True,
+    ),
     "riemannian-adam": Method(
         label="Riemannian Adam (qgoptax)",
-        run=partial(optax_run, make=riemannian_adam),
+        prepare=partial(optax_runs, make=riemannian_adam),
         rated=True,
     ),
     "pymanopt": Method(
         label="pymanopt CG, as installed",
-        run=partial(pymanopt_run, optimizer="ConjugateGradient", mended=False),
+        prepare=partial(
+            partial, pymanopt_run, optimizer="ConjugateGradient", mended=False
+        ),
         rated=False,
     ),
     "pymanopt-mended": Method(
         label="pymanopt CG, group mended",
-        run=partial(pymanopt_run, optimizer="ConjugateGradient"),
+        prepare=partial(partial, pymanopt_run, optimizer="ConjugateGradient"),
         rated=False,
     ),
     "pymanopt-trust": Method(
         label="pymanopt trust regions, group mended",
-        run=partial(pymanopt_run, optimizer="TrustRegions"),
+        prepare=partial(partial, pymanopt_run, optimizer="TrustRegions"),
         rated=False,
     ),
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.shared.timing import compiled
 from benchmarks.unitary.problems import Problem
-from benchmarks.unitary.trace import Trace, traced
+from benchmarks.unitary.trace import Trace, tracer
 
 SECONDS = 15
 """How long a run may take; trust regions alone come to that, on the chain of spins."""
@@ -112,4 +112,4 @@ def pymanopt_run(
         warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
         solver.run(posed, initial_point=start)
     spent = np.asarray(times) - times[0]
-    return traced(problem, np.arange(len(points)), spent, points)
+    return tracer(problem)(np.arange(len(points)), spent, points)

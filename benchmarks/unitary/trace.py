@@ -1,6 +1,6 @@
 """The course of a run, whoever made it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,13 +36,16 @@ def made(problem: Problem, steps: Any, seconds: Any, values: Any, off: Any) -> T
     )
 
 
-def traced(problem: Problem, steps: Any, seconds: Any, points: Sequence[Any]) -> Trace:
-    """A trace from points, measured when the run is over."""
+def tracer(problem: Problem) -> Callable[[Any, Any, Sequence[Any]], Trace]:
+    """From steps, seconds and points to a trace, measured when the run is over."""
 
     @jax.jit
     def measure(x):
-        off = cdx.feasibility(x, UNITARY)
-        return problem.f(x), max(off.values())
+        (off,) = cdx.feasibility(x, UNITARY).values()
+        return problem.f(x), off
 
-    found = np.asarray([measure(x) for x in points])
-    return made(problem, steps, seconds, found[:, 0], found[:, 1])
+    def trace(steps, seconds, points):
+        found = np.asarray([measure(x) for x in points])
+        return made(problem, steps, seconds, found[:, 0], found[:, 1])
+
+    return trace
