@@ -9,8 +9,11 @@ from benchmarks.unitary.methods import METHODS, RATES
 from benchmarks.unitary.problems import Kind
 
 
-def best_rate(runs: Runs, name: str, method: str) -> float:
-    """The rate of the grid that ends lowest; NaN is the worst."""
+def best_rate(runs: Runs, name: str, method: str) -> float | None:
+    """The rate of the grid that ends lowest; None for a method without a rate.
+
+    NaN is the worst.
+    """
 
     def level(record):
         gap = record["gap"]
@@ -18,7 +21,7 @@ def best_rate(runs: Runs, name: str, method: str) -> float:
         return (max(gap, 1e-14) if math.isfinite(gap) else math.inf, record["rate"])
 
     found = runs.find(kind=name, method=method, stage="tuning")
-    return min(found, key=level)["rate"]
+    return min(found, key=level)["rate"] if found else None
 
 
 @alone
@@ -42,10 +45,10 @@ def run_finals(runs: Runs, name: str, kind: Kind, seeds: Sequence[int]) -> None:
     for seed in seeds:
         problem = kind.draw(seed)
         for method, entry in METHODS.items():
-            key = {"kind": name, "method": method, "stage": "final", "seed": seed}
-            if runs.find(**key):
+            rate = best_rate(runs, name, method)
+            key = {"kind": name, "method": method, "stage": "final", "rate": rate}
+            if runs.find(**key, seed=seed):
                 continue
-            rate = best_rate(runs, name, method) if entry.rated else None
             given = (rate,) if entry.rated else ()
             trace = entry.prepare(problem, kind.steps)(*given)
-            runs.add({**key, "rate": rate, **trace._asdict()})
+            runs.add({**key, "seed": seed, **trace._asdict()})

@@ -15,7 +15,7 @@ from benchmarks.unitary.pymanopt_group import pymanopt_run
 from benchmarks.unitary.riemannian_adam import riemannian_adam
 from benchmarks.unitary.trace import Trace, made, tracer
 
-RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 LOOKS = 50
 """How often a run of an Optax optimiser is looked at."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.shared.figures import blank
 from benchmarks.shared.runs import Runs
 from benchmarks.shared.tables import number, table
+from benchmarks.unitary.experiment import best_rate
 from benchmarks.unitary.methods import METHODS, RATES
 from benchmarks.unitary.problems import Kind
 
@@ -30,11 +31,17 @@ def median(records: Sequence[Mapping[str, Any]], level: float, axis: str) -> flo
     return float(np.median([reached(r, level, axis) for r in records]))
 
 
+def finals(runs: Runs, name: str, method: str) -> list[dict[str, Any]]:
+    """The runs of a method at its rate."""
+    rate = best_rate(runs, name, method)
+    return runs.find(kind=name, method=method, stage="final", rate=rate)
+
+
 def rows_of(runs: Runs, name: str, seeds: Sequence[int]) -> dict[str, list[Any]]:
     """The final runs of each method that has all of them."""
     rows = {}
     for method in METHODS:
-        found = runs.find(kind=name, method=method, stage="final")
+        found = finals(runs, name, method)
         found = [r for r in found if r["seed"] in seeds]
         if len(found) == len(seeds):
             rows[method] = found
@@ -98,7 +105,7 @@ def figure(path: Path, kinds: Mapping[str, Kind], runs: Runs) -> None:
     axes = drawn.subplots(3, len(kinds), squeeze=False)
     for column, (name, kind) in zip(axes.T, kinds.items(), strict=True):
         for i, (method, entry) in enumerate(METHODS.items()):
-            found = runs.find(kind=name, method=method, stage="final")
+            found = finals(runs, name, method)
             if not found:
                 continue
             record = found[0]
