@@ -125,7 +125,9 @@ def figure(path: Path, kinds: Mapping[str, Kind], runs: Runs) -> None:
         axes[:, 0], ("difference",) * 2 + ("‖UᴴU − I‖",), strict=True
     ):
         axis.set(ylabel=label)
-    axes[2, 0].legend(fontsize="x-small")
+    drawn.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path, dpi=110)
 
