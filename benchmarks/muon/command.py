@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figure(options.out / f"{name}.png", task, rows)
     body = text_of(
         *(task, rows, OURS[name]),
-        cost=spent(task, runs, options.seeds),
+        cost=spent(task, rows, options.seeds),
         timed_apart=timed is not None,
         image=f"{name}.png",
     )

@@ -160,14 +160,15 @@ def figure(path: Path, task: Task, rows: Mapping[str, Row]) -> None:
     drawn.savefig(path, dpi=120)
 
 
-def spent(task: Task, runs: Runs, seeds: Sequence[int]) -> str:
-    """What all runs took, in words."""
+def spent(task: Task, rows: Mapping[str, Row], seeds: Sequence[int]) -> str:
+    """What all runs take, in words."""
     grid, more = len(task.rates), len(seeds) - 1
-    minutes = sum(r["run_seconds"] for r in runs.records) / 60
+    each = (grid + more) * task.steps
+    minutes = each * sum(row.seconds for row in rows.values()) / 60
     return (
-        f"{len(task.contenders)} methods × ({grid} rates + {more} more seeds) are "
-        f"{len(task.contenders) * (grid + more)} runs of {task.steps} steps, in all "
-        f"{minutes:.0f} minutes of training steps beside other work."
+        f"{len(rows)} methods × ({grid} rates + {more} more seeds) are "
+        f"{len(rows) * (grid + more)} runs of {task.steps} steps: at the times in the "
+        f"table {minutes:.0f} minutes."
     )
 
 

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if runs.records and not options.resume:
         parser.exit(2, f"{parser.prog}: {runs.path} holds runs: add --resume\n")
     around = environment()
+    # The runs of a report may come from several calls, each with a load of its own.
+    del around["load"]
     with jax.enable_x64(new_val=True):
         for name in tqdm(options.only, disable=None):
             tune(runs, name, kinds[name], options.seeds[0])

@@ -74,7 +74,7 @@ def procrustes(seed: int, n: int = 32) -> Problem:
     a, c, turn = _draws(seed, 3, n)
     c = a @ scipy.linalg.polar(turn)[0] + 0.3 * c
     # ‖AU − C‖² = ‖A‖² + ‖C‖² − 2 Re tr(UᴴAᴴC), and the trace is at most Σσ(AᴴC).
-    most = scipy.linalg.svdvals(a.conj().T @ c).sum()
+    most = np.linalg.svd(a.conj().T @ c, compute_uv=False).sum()
     size = np.sum(np.abs(a) ** 2) + np.sum(np.abs(c) ** 2)
     left, right = jnp.asarray(a), jnp.asarray(c)
 
@@ -145,10 +145,10 @@ def least_energy(spins: int) -> float:
 
     h = -sum(at(x, i) for i in range(spins))
     h = h - sum(at(z, i) @ at(z, i + 1) for i in range(spins - 1))
-    (least,) = scipy.sparse.linalg.eigsh(
+    found: Any = scipy.sparse.linalg.eigsh(
         scipy.sparse.csc_matrix(h), k=1, which="SA", return_eigenvectors=False
     )
-    return float(least)
+    return float(found[0])
 
 
 def ising(seed: int, spins: int = 10, depth: int = 6) -> Problem:

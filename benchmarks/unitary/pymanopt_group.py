@@ -105,7 +105,7 @@ def pymanopt_run(
         verbosity=0,
     )
     start = outside(np.asarray(x))
-    value(x), turn(x, x)
+    jax.block_until_ready((value(x), turn(x, x)))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # As installed, it takes the real parts of complex inner products; and it
         # divides by a difference of gradients that is zero in the end.

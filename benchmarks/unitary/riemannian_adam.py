@@ -1,6 +1,6 @@
 """Riemannian Adam on the complex Stiefel manifold, in the form of QGOpt and qgoptax."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def riemannian_adam(
             square=jnp.zeros((*params.shape[:-2], 1, 1), real),
         )
 
-    def update(updates, state, params=None, **extra_args):
+    def update(updates, state, params: Any = None, **extra_args):
         del extra_args
         step = state.num_steps + 1
         d = tangent(params, updates)

@@ -193,7 +193,7 @@ def test_runs_go_on_where_they_stopped(small, tmp_path):
         assert not list(missing(task, runs, name, seeds))
     timed = step_seconds(task, dict.fromkeys(task.contenders, 0.01), 1)
     rows = rows_of(task, runs, seeds, timed)
-    cost = spent(task, runs, seeds)
+    cost = spent(task, rows, seeds)
     assert cost.startswith("2 methods × (2 rates + 1 more seeds) are 6 runs of 22 ")
     report = text_of(
         task, rows, "constrain-adam", cost=cost, timed_apart=True, image="m.png"

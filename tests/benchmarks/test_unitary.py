@@ -28,7 +28,12 @@ from benchmarks.unitary.problems import (
 )
 from benchmarks.unitary.pymanopt_group import group, pymanopt_run
 from benchmarks.unitary.report import first_of, reached
-from benchmarks.unitary.riemannian_adam import nearest, riemannian_adam, tangent
+from benchmarks.unitary.riemannian_adam import (
+    AdamState,
+    nearest,
+    riemannian_adam,
+    tangent,
+)
 from tests.oracles import normal, polar
 
 
@@ -47,6 +52,8 @@ def test_riemannian_adam_follows_its_formulas():
     for g in grads:
         update, state = tx.update(jnp.asarray(g), state, x)
         x = optax.apply_updates(x, update)
+
+    assert isinstance(state, AdamState)
 
     def projected(y, v):
         k = y.conj().T @ v
@@ -112,7 +119,7 @@ def test_procrustes_is_solved_by_a_polar_factor():
     problem = procrustes(0, n=5)
     # Of a function of U alone: AᴴC is minus half of its slope at zero.
     cross = -ascent(problem.f, jnp.zeros((1, 5, 5), complex))[0] / 2
-    best = polar(np.asarray(cross))[None]
+    best = jnp.asarray(polar(np.asarray(cross)))[None]
     assert float(problem.f(best)) == pytest.approx(problem.least, abs=1e-12)
     assert problem.gap(problem.f(problem.start)) > 0.01
 
