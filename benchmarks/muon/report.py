@@ -118,6 +118,25 @@ def verdicts(task: Task, rows: Mapping[str, Row], ours: str) -> str:
     return table([f"against {own.label}", *titles, "time of a step"], body)
 
 
+def exactness(task: Task, rows: Mapping[str, Row]) -> str:
+    """Whether the exact steepest descent is better than `constrain(muon)`, in words."""
+    if not {"constrain-muon", "manifold-muon"} <= rows.keys():
+        return ""
+    own, exact = rows["constrain-muon"], rows["manifold-muon"]
+    said = []
+    for field, column in {"loss": _LOSS, **task.columns}.items():
+        ours, its = own.all(field), exact.all(field)
+        title = column.title.partition(",")[0]
+        ratio = its.mean() / ours.mean()
+        said.append(f"{title} × {ratio:.3f} ({_sides(ours, its, column.sign)})")
+    return (
+        "Is an exact steepest descent in the spectral norm better than "
+        "`constrain(muon)`? Manifold Muon against it, after the same number of steps: "
+        f"{', '.join(said)}, and a step takes {exact.seconds / own.seconds:.2f} of "
+        "the time."
+    )
+
+
 def winners(task: Task, rows: Mapping[str, Row]) -> str:
     """Who is best in the mean over the seeds, of all and of those that are feasible."""
     feasible = [
@@ -198,6 +217,7 @@ def text_of(
         "A difference of up to two standard errors is noise. The time is that of a "
         "step, relative to ours.",
         verdicts(task, rows, ours),
+        exactness(task, rows),
         f"![training loss]({image})",
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
