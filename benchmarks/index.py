@@ -120,6 +120,12 @@ QUESTIONS: dict[str, dict[str, Command]] = {
             duration="20 minutes a task",
             result="results/muon/modular.md",
         ),
+        "unitary": Command(
+            module="unitary.command",
+            answers="unitary matrices: circuits, Procrustes, eigenvectors; the rivals'",
+            duration="10 minutes",
+            result="results/unitary/unitary.md",
+        ),
     },
     "many processes": {
         "distributed": Command(

@@ -28,6 +28,7 @@ from ._checks import check_number, is_known
 from ._errors import error, naming, public, user_code
 from ._leaves.paths import broadcast_prefix, describe_leaf, leaf_paths
 from ._math.products import (
+    beside,
     of_rank,
     real_dtype,
     squared_modulus,
@@ -199,7 +200,7 @@ def _broadcasts(shape, to):
 
 
 def _soft(x, threshold):
-    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
+    return jnp.sign(x) * beside(jnp.maximum(jnp.abs(x) - threshold, 0), x)
 
 
 _L1 = _Leafwise(
@@ -210,7 +211,7 @@ _L1 = _Leafwise(
 _ELASTIC_NET = _Leafwise(
     "elastic_net",
     lambda x, w1, w2: jnp.sum(w1 * jnp.abs(x) + w2 / 2 * squared_modulus(x)),
-    lambda x, w1, w2, step: _soft(x, step * w1) / (1 + step * w2),
+    lambda x, w1, w2, step: _soft(x, step * w1) / beside(1 + step * w2, x),
 )
 _NONNEGATIVE_L1 = _Leafwise(
     "nonnegative_l1",
@@ -234,7 +235,8 @@ def _groups(axes: tuple[int, ...]) -> _Leafwise:
     def shrink(x, w, step):
         size, threshold = norms(x), step * w
         kept = size > threshold
-        return jnp.where(kept, x * (1 - threshold / jnp.where(kept, size, 1)), 0)
+        share = 1 - threshold / jnp.where(kept, size, 1)
+        return jnp.where(kept, x * beside(share, x), 0)
 
     return _Leafwise("l21", of_leaf, shrink, axes)
 

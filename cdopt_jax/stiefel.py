@@ -45,6 +45,7 @@ from ._math.products import (
     AxisName,
     Form,
     Metric,
+    beside,
     dissolved_gradient,
     eye,
     image_fault,
@@ -247,16 +248,17 @@ def _polar(x, B, axis_name):
     form = Form(B=B, axis_name=axis_name)
     largest = per_matrix(form.largest_entry(x))
     # In two halves, since the reciprocal of a huge number may be flushed to zero.
-    root = jnp.sqrt(jnp.where(largest > 0, largest, 1))
+    root = beside(jnp.sqrt(jnp.where(largest > 0, largest, 1)), x)
     x = x / root / root
     # √‖M‖_F, the Schatten-4 norm, bounds σ_max with less slack than ‖x‖_F does.
     m = form.gram(x, form.apply(x))
     size = jnp.max(jnp.abs(m), axis=(-2, -1), keepdims=True)
     size = jnp.where(size > 0, size, 1)
-    x = x / jnp.sqrt(size) / jnp.sqrt(jnp.maximum(per_matrix(norm(m / size)), 1))
+    rest = jnp.maximum(per_matrix(norm(m / beside(size, m))), 1)
+    x = x / beside(jnp.sqrt(size), x) / beside(jnp.sqrt(rest), x)
     grow, polish = (11, 4) if jnp.finfo(x.dtype).bits == 32 else (15, 6)
     # One loop for both, since what is rarely run should compile quickly.
-    quintics = jnp.array([_QUINTIC] * grow + [_A] * polish, real_dtype(x.dtype))
+    quintics = jnp.array([_QUINTIC] * grow + [_A] * polish, x.dtype)
 
     def step(i, x):
         a, b, c = quintics[i]

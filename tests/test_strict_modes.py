@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -18,6 +19,7 @@ MODES: dict[str, Callable[[], Any]] = {
 }
 each_mode = pytest.mark.parametrize("mode", MODES)
 B = jnp.asarray(spd(12), jnp.float32)
+HERMITIAN = jnp.asarray(spd(12, "complex64"), jnp.complex64)
 
 
 def leaf(shape: tuple[int, ...], dtype: str = "float32") -> jax.Array:
@@ -34,15 +36,41 @@ TREES: dict[str, tuple[Any, Any]] = {
     "callable metric": (leaf((2, 12, 3)), cdx.layers.dense(B=lambda x: B @ x)),
     "unit vectors": (leaf((6, 4)), cdx.Stiefel(rows=-1, columns=())),
     "blocks": (leaf((12, 6)), cdx.layers.fused(2)),
+    "complex": (leaf((12, 3), "complex64"), None),
+    "complex, double precision": (leaf((12, 3), "complex128"), None),
+    "unitary": (leaf((5, 5), "complex64"), None),
+    "complex stack": (leaf((2, 4, 12, 3), "complex64"), cdx.layers.dense()),
+    "complex, scaled": (leaf((12, 3), "complex64"), cdx.Stiefel(scale=2.0)),
+    "complex blocks": (leaf((12, 6), "complex64"), cdx.layers.fused(2)),
+    "complex, real metric": (leaf((12, 3), "complex64"), cdx.Stiefel(B=B)),
+    "complex, finer than its metric": (
+        leaf((12, 3), "complex128"),
+        cdx.Stiefel(B=B),
+    ),
+    "Hermitian metric": (
+        leaf((2, 12, 3), "complex64"),
+        cdx.layers.dense(B=HERMITIAN),
+    ),
+    "callable Hermitian metric": (
+        leaf((2, 12, 3), "complex64"),
+        cdx.layers.dense(B=lambda x: HERMITIAN @ x),
+    ),
+    "complex unit vectors": (
+        leaf((6, 4), "complex64"),
+        cdx.Stiefel(rows=-1, columns=()),
+    ),
     "mixed dtypes": (
         {
             "a": leaf((12, 3)),
             "b": leaf((12, 3)),
             "c": leaf((12, 3), "bfloat16"),
             "d": leaf((12, 4), "float16"),
+            "e": leaf((12, 3), "complex64"),
+            "f": leaf((6, 6), "complex128"),
             "free": leaf((3,)),
+            "free and complex": leaf((3,), "complex64"),
         },
-        cdx.where("a", "b", "c", "d"),
+        cdx.where("a", "b", "c", "d", "e", "f"),
     ),
 }
 TRANSFORMS: dict[str, Callable[[Any], Any]] = {
@@ -86,13 +114,36 @@ def test_transformations_and_tree_functions_are_traced(tree, mode):
 
 
 @each_mode
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", ["dissolve_gradients, auto", "constrain"])
+def test_complex_steps_are_the_same_in_every_mode(name, mode):
+    """One short step and one long one, of complex and real leaves together."""
+    params = {
+        "complex": cdx.stiefel.random(jax.random.key(0), (12, 3), "complex64"),
+        "real": cdx.stiefel.random(jax.random.key(1), (12, 3), "float32"),
+    }
+    grads = {k: leaf((12, 3), x.dtype.name) for k, x in params.items()}
+    tx = TRANSFORMS[name](None)
+
+    def moves():
+        for size in (1e-3, 30.0):
+            given = {k: jnp.asarray(size, g.dtype) * g for k, g in grads.items()}
+            yield tx.update(given, tx.init(params), params)[0]
+
+    expected = list(moves())
+    with MODES[mode]():
+        found = list(moves())
+    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+
+
+@each_mode
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "complex64"])
 @pytest.mark.parametrize("shape", [(12, 3), (2, 12, 3)], ids=str)
 def test_array_functions_are_traced(shape, dtype, mode):
     x = leaf(shape, dtype)
 
     def everything(x):
-        for metric in (None, B.astype(dtype)):
+        metrics = (B, HERMITIAN) if dtype == "complex64" else (B.astype(dtype),)
+        for metric in (None, *metrics):
             for name in ("residual", "feasibility", "dissolve", "penalty", "project"):
                 getattr(stiefel, name)(x, B=metric)
             for name in ("jvp", "vjp", "tangent"):
@@ -109,10 +160,11 @@ def test_array_functions_are_traced(shape, dtype, mode):
 @pytest.mark.parametrize("weight", [0.1, jnp.ones(3), jnp.ones((12, 1))], ids=jnp.shape)
 def test_regularizers_are_traced(weight, mode):
     group = 0.1 if jnp.shape(weight) == (3,) else weight
-    terms = prox.l1(weight), prox.nonnegative_l1(weight), prox.l21(group)
-    terms += (prox.elastic_net(weight, weight),)
+    terms = prox.l1(weight), prox.elastic_net(weight, weight), prox.l21(group)
+    terms += (prox.nonnegative_l1(weight),)
     with MODES[mode]():
         for term in terms:
-            for dtype in ("bfloat16", "float32"):
+            ordered = term is terms[-1]
+            for dtype in ("bfloat16", "float32", "complex64")[: 2 if ordered else 3]:
                 x = leaf((12, 3), dtype)
                 jax.eval_shape(lambda x, t=term: (t.value(x), t.prox(x, 0.1)), x)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from benchmarks.muon import copying, modular, text
 from benchmarks.muon.experiment import best_rate, run_all
-from benchmarks.muon.report import figure, rows_of, text_of
-from benchmarks.muon.runs import Runs
+from benchmarks.muon.report import figure, rows_of, spent, text_of
 from benchmarks.muon.step_time import step_seconds
 from benchmarks.muon.task import Task
 from benchmarks.shared.data import DATASETS, DataError
@@ -27,6 +26,7 @@ from benchmarks.shared.results import (
     surroundings,
     write,
 )
+from benchmarks.shared.runs import Runs
 
 OURS = {"modular": "constrain-muon", "text": "constrain-muon", "copying": "orthogonal"}
 """The contender against which the others are judged."""
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--runs", type=Path, default=Path("runs/muon"), help="folder of the records")
     add("--resume", action="store_true", help="keep the runs that are there")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    add("--methods", nargs="+", help="those to train now; the report has all so far")
     add("--minutes", type=float, default=math.inf, help="begin no run after these")
     add("--time", action="store_true", help="time steps at the rates that were found")
     options = parser.parse_args(arguments)
@@ -70,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         task = make_task(name, options.data, quick=options.quick)
     except DataError as error:
         parser.exit(2, f"{parser.prog}: {error}, or name its folder by --data\n")
+    names = options.methods or list(task.contenders)
+    if unknown := set(names) - set(task.contenders):
+        known = ", ".join(task.contenders)
+        parser.exit(2, f"{parser.prog}: no {', '.join(unknown)}; there are {known}\n")
+    chosen = task._replace(contenders={n: task.contenders[n] for n in names})
     around = environment()
     if options.time:
         found = {n: runs.find(method=n, seed=options.seeds[0]) for n in task.contenders}
@@ -80,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seconds = step_seconds(task, rates, 3 if options.quick else 30)
         content = {"seconds": seconds, **around}
         times.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    elif not run_all(task, runs, options.seeds, 60 * options.minutes):
+    elif not run_all(chosen, runs, options.seeds, 60 * options.minutes):
         print("The time is used up; --resume goes on from here.")
         return
     timed = json.loads(times.read_text("utf-8")) if times.exists() else None
@@ -89,7 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         around = {key: timed.get(key, value) for key, value in around.items()}
     figure(options.out / f"{name}.png", task, rows)
     body = text_of(
-        *(task, rows, OURS[name]), timed_apart=timed is not None, image=f"{name}.png"
+        *(task, rows, OURS[name]),
+        cost=spent(task, rows, options.seeds),
+        timed_apart=timed is not None,
+        image=f"{name}.png",
     )
     result = {**around, "timed": timed, "records": runs.records}
     write(options.out, name, result, f"{body}\n\n{surroundings(around)}")

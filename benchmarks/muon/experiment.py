@@ -7,9 +7,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.muon.runs import Runs
 from benchmarks.muon.task import Task
 from benchmarks.muon.training import Trainer
+from benchmarks.shared.runs import Runs
+from benchmarks.shared.timing import alone
 
 
 def level(record: dict[str, Any]) -> float:
@@ -40,6 +41,7 @@ def missing(
             yield rate, seed
 
 
+@alone
 def run_all(
     task: Task,
     runs: Runs,

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.muon.experiment import best_rate
-from benchmarks.muon.runs import Runs
 from benchmarks.muon.task import Column, Task
 from benchmarks.shared.figures import blank
+from benchmarks.shared.runs import Runs
 from benchmarks.shared.tables import number, table
 
 _LINES = ("-", "--", "-.", ":")
@@ -118,6 +118,25 @@ def verdicts(task: Task, rows: Mapping[str, Row], ours: str) -> str:
     return table([f"against {own.label}", *titles, "time of a step"], body)
 
 
+def exactness(task: Task, rows: Mapping[str, Row]) -> str:
+    """Whether the exact steepest descent is better than `constrain(muon)`, in words."""
+    if not {"constrain-muon", "manifold-muon"} <= rows.keys():
+        return ""
+    own, exact = rows["constrain-muon"], rows["manifold-muon"]
+    said = []
+    for field, column in {"loss": _LOSS, **task.columns}.items():
+        ours, its = own.all(field), exact.all(field)
+        title = column.title.partition(",")[0]
+        ratio = its.mean() / ours.mean()
+        said.append(f"{title} × {ratio:.3f} ({_sides(ours, its, column.sign)})")
+    return (
+        "Is an exact steepest descent in the spectral norm better than "
+        "`constrain(muon)`? Manifold Muon against it, after the same number of steps: "
+        f"{', '.join(said)}, and a step takes {exact.seconds / own.seconds:.2f} of "
+        "the time."
+    )
+
+
 def winners(task: Task, rows: Mapping[str, Row]) -> str:
     """Who is best in the mean over the seeds, of all and of those that are feasible."""
     feasible = [
@@ -160,8 +179,26 @@ def figure(path: Path, task: Task, rows: Mapping[str, Row]) -> None:
     drawn.savefig(path, dpi=120)
 
 
+def spent(task: Task, rows: Mapping[str, Row], seeds: Sequence[int]) -> str:
+    """What all runs take, in words."""
+    grid, more = len(task.rates), len(seeds) - 1
+    each = (grid + more) * task.steps
+    minutes = each * sum(row.seconds for row in rows.values()) / 60
+    return (
+        f"{len(rows)} methods × ({grid} rates + {more} more seeds) are "
+        f"{len(rows) * (grid + more)} runs of {task.steps} steps: at the times in the "
+        f"table {minutes:.0f} minutes."
+    )
+
+
 def text_of(
-    task: Task, rows: Mapping[str, Row], ours: str, *, timed_apart: bool, image: str
+    task: Task,
+    rows: Mapping[str, Row],
+    ours: str,
+    *,
+    cost: str,
+    timed_apart: bool,
+    image: str,
 ) -> str:
     """The report."""
     grid = ", ".join(f"{rate:g}" for rate in task.rates)
@@ -174,12 +211,13 @@ def text_of(
         f"{task.about} The learning rate falls linearly to zero in {task.steps} steps. "
         f"Each rate was chosen of {grid} by the training loss of one seed at the end; "
         "(edge) marks the least and the largest of them. Training loss is the mean "
-        f"over the last part of the run. {clock}",
+        f"over the last part of the run. {cost} {clock}",
         results_table(task, rows),
         winners(task, rows),
         "A difference of up to two standard errors is noise. The time is that of a "
         "step, relative to ours.",
         verdicts(task, rows, ours),
+        exactness(task, rows),
         f"![training loss]({image})",
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)

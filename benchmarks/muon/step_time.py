@@ -8,12 +8,15 @@ import jax.numpy as jnp
 
 from benchmarks.muon.task import Task
 from benchmarks.muon.training import stepping
-from benchmarks.shared.timing import compiled, interleaved
+from benchmarks.shared.timing import alone, compiled, interleaved
 
 BEFORE = 3
 """Steps that are taken before any is timed: first ones may differ."""
+BUDGET = 4.0
+"""The seconds after which a slow step takes no more turns."""
 
 
+@alone
 def step_seconds(task: Task, rates: Mapping[str, float], repeats: int):
     """The median seconds of a step of each contender at its rate."""
     thunks = {}
@@ -27,4 +30,4 @@ def step_seconds(task: Task, rates: Mapping[str, float], repeats: int):
         for _ in range(BEFORE):
             params, state, _ = call(params, state, task.data, row)
         thunks[name] = partial(call, params, state, task.data, row)
-    return interleaved(thunks, repeats)
+    return interleaved(thunks, repeats, budget=BUDGET)

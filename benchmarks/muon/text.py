@@ -16,7 +16,7 @@ from benchmarks.muon.task import Column, Contender, Task, every_method
 
 CHARACTERS = 128
 """ASCII; any other character is replaced."""
-RATES = (0.01, 0.03, 0.1)
+RATES = (3e-3, 0.01, 0.03, 0.1)
 MATRICES = ("query", "key", "value", "out", "up", "down")
 MASK = cdx.where(
     *(f"blocks/{name}" for name in MATRICES), spec=cdx.Stiefel(rows=-2, columns=-1)
@@ -88,7 +88,7 @@ def make(
     heads: int = 4,
     context: int = 64,
     batch_size: int = 8,
-    steps: int = 200,
+    steps: int = 80,
     rates: tuple[float, ...] = RATES,
 ) -> Task:
     """The task; a tenth of the text is held out."""
@@ -118,7 +118,7 @@ def make(
         about=f"A transformer of {depth} layers, width {width} and {heads} heads that "
         f"predicts each next of {len(content) / 1e6:.1f} MB of characters, the sources "
         f"of Python's standard library. Windows of {context} characters, batches of "
-        f"{batch_size}: few and short, so that the task fits in a quarter of an hour. "
+        f"{batch_size}: few and short, so that the task fits in half an hour. "
         "All matrices of the blocks are constrained; embeddings, gains and the last "
         f"layer take Adam at the rate {FREE_RATE:g} in every method. {SHARED}",
         contenders=every_method(begin, partial(loss, heads=heads), MASK),

@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from benchmarks.shared.algebra import product
+
+alone = threadpool_limits.wrap(limits=1, user_api="blas")
+"""A function without threads of LAPACK beside those of XLA, which wait for each other:
+with them a step of manifold Muon, which decomposes matrices, took seven times as long
+on two busy cores."""
 
 
 def floor(x: jax.Array, g: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ as one stack, they are a program of the size of one.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from jax.core import Tracer
 
 from cdopt_jax._checks import check_params
 from cdopt_jax._math.automatic_beta import weight
-from cdopt_jax._math.products import Form
+from cdopt_jax._math.products import Form, is_complex
 from cdopt_jax._math.sharding import on_one_device
 from cdopt_jax._math.stacks import split
 
@@ -274,11 +275,21 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     program = jax.jit(fn)
 
     def call(view: View, *arguments: Any) -> Any:
-        if any(isinstance(a, Tracer) for a in jax.tree.leaves((view, arguments))):
-            return fn(view, *arguments)
-        return program(view, *arguments)
+        traced = any(isinstance(a, Tracer) for a in jax.tree.leaves((view, arguments)))
+        with _promotion(view):
+            return (fn if traced else program)(view, *arguments)
 
     return call
+
+
+def _promotion(view):
+    """JAX's strict mode has no product of a real number and a complex matrix.
+
+    Such products are meant here. Real matrices are computed in the mode of the user.
+    """
+    if any(is_complex(x) for x in view.points):
+        return jax.numpy_dtype_promotion("standard")
+    return nullcontext()
 
 
 def _single(readings):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
@@ -89,7 +90,8 @@ class Form(NamedTuple):
             if fault := image_fault(bx, x):
                 raise error(fault)
             return bx
-        return mm(jnp.asarray(self.B), x, like(x))
+        B = jnp.asarray(self.B)
+        return mm(beside(B, x), x, like(x))
 
     def gram(self, a: Array, b: Array) -> Array:
         """The p×p matrix aᴴb, where B has been applied to one of the two."""
@@ -176,6 +178,17 @@ def per_matrix(scalars: Array) -> Array:
     return scalars[..., None, None]
 
 
+def beside(a: Any, x: Array) -> Any:
+    """Numbers as complex ones where they meet complex matrices.
+
+    JAX does so by itself, but not where it is told to promote no dtype.
+    """
+    if not is_complex(x):
+        return a
+    # By NumPy: in that mode `jnp.promote_types` has no result for these.
+    return jnp.asarray(a, np.promote_types(getattr(a, "dtype", x.dtype), x.dtype))
+
+
 def of_rank(a: Array, ndim: int) -> Array:
     """The array with axes of size one in front; a scalar as it is.
 
@@ -194,7 +207,7 @@ def dissolved_gradient(
     y = form.apply(x)
     # Not xᴴg: the transpose of x would be kept from the product xᴴx on.
     e, t = form.residual(x, y), phi(form.gram(g, x))
-    c = damping(e)
+    c, beta = beside(damping(e), e), beside(beta, e)
     p = map_factor(e, mm(e, e))
     return mm(g, c * p) + mm(y, c * normal_factor(t, e) + beta * e)
 

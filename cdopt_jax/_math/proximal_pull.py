@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .nearest_point import spectral_estimate
-from .products import Form, per_matrix
+from .products import Form, beside, per_matrix
 from .rounding import Stored, rounded
 
 
@@ -39,6 +39,6 @@ def pulled(
     off = spectral_estimate(e)
     slope = off + form.dot(d, form.apply(d))
     s = jnp.where(off <= radius, 1, jnp.clip((radius - bound) / slope, 0, 1))
-    end = jnp.where(per_matrix(s >= 1), z, y + per_matrix(s) * d)
+    end = jnp.where(per_matrix(s >= 1), z, y + beside(per_matrix(s), d) * d)
     rounding = 16 * jnp.finfo(x.dtype).eps * x.shape[-1] ** 0.5
     return end, jnp.where(s >= 1, off, bound + s * slope) + rounding

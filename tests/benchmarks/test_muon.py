@@ -19,12 +19,12 @@ from benchmarks.muon.hyperball import hyperball
 from benchmarks.muon.manifold_muon import manifold_muon, steepest_tangent
 from benchmarks.muon.methods import METHODS
 from benchmarks.muon.msign import minimax, msign, polynomials
-from benchmarks.muon.report import rows_of, text_of
-from benchmarks.muon.runs import Runs
+from benchmarks.muon.report import Row, exactness, rows_of, spent, text_of
 from benchmarks.muon.spel import spel
 from benchmarks.muon.step_time import step_seconds
 from benchmarks.muon.training import Trainer
 from benchmarks.shared.data import digits
+from benchmarks.shared.runs import Runs
 from tests.oracles import normal, polar
 
 CONSTRAINED = ("constrain-adam", "constrain-muon", "spel", "manifold-muon")
@@ -193,9 +193,27 @@ def test_runs_go_on_where_they_stopped(small, tmp_path):
         assert not list(missing(task, runs, name, seeds))
     timed = step_seconds(task, dict.fromkeys(task.contenders, 0.01), 1)
     rows = rows_of(task, runs, seeds, timed)
-    report = text_of(task, rows, "constrain-adam", timed_apart=True, image="m.png")
+    cost = spent(task, rows, seeds)
+    assert cost.startswith("2 methods × (2 rates + 1 more seeds) are 6 runs of 22 ")
+    report = text_of(
+        task, rows, "constrain-adam", cost=cost, timed_apart=True, image="m.png"
+    )
     assert re.search(r"\| AdamW +\| 0.0\d+ \(edge\) \|.* ± .*\| 2 ", report)
     assert "against constrain(adam)" in report
+
+
+def test_the_exact_step_is_compared_at_equal_steps_and_in_time(small):
+    def row(losses, seconds):
+        records = [{"loss": x, "test": 0.5, "train": 0.5} for x in losses]
+        return Row(label="", rate=1.0, at_edge=False, records=records, seconds=seconds)
+
+    rows = {"constrain-muon": row([2.0, 2.02, 1.98], 0.1)}
+    assert exactness(small, rows) == ""
+    rows["manifold-muon"] = row([1.0, 1.01, 0.99], 0.15)
+    said = exactness(small, rows)
+    assert "training loss × 0.500 (better)" in said
+    assert "test accuracy × 1.000 (within noise)" in said
+    assert "takes 1.50 of the time" in said
 
 
 def test_a_diverged_run_is_not_chosen():

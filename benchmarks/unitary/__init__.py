@@ -1,0 +1,1 @@
+"""Unitary matrices: four problems with known optima, ours and the rivals'."""
