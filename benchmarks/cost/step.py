@@ -1,9 +1,11 @@
 """What one constrained step costs, ours and the rivals': ``python -m benchmarks step``.
 
 A step is all that leads from a point and a Euclidean gradient to the next point, by
-plain gradient descent in float32. Times are medians, taken in turns, and stand beside
-the bare matrix products of `timing.floor`; how far each method is from the constraint
-after some steps stands beside its time.
+plain gradient descent in float32. Steps are timed inside a compiled loop, as a training
+loop has them, and also called one by one from Python, where each array of a state adds
+microseconds. Times are medians, taken in turns, and stand beside the bare matrix
+products of `timing.floor`; how far each method is from the constraint after some steps
+stands beside its time.
 """
 
 from functools import partial
@@ -26,6 +28,7 @@ from benchmarks.shared.timing import compiled, floor, interleaved
 
 RATE = 0.1  # with gradients of norm one: a short step, as in ordinary training
 BUDGET = 2.0  # seconds of each method and shape
+TURN = 0.05  # seconds that the steps of one loop should take
 END_SHAPE = (256, 32)
 END_RATES = (0.1, 0.5)
 END_STEPS = 50
@@ -67,21 +70,48 @@ def _step(method: Method, x, state, g):
     return optax.apply_updates(x, updates), state
 
 
+def _repeated(count: int, body, start):
+    """The state after some steps in a compiled loop."""
+    return jax.lax.fori_loop(0, count, lambda _, state: body(state), start)
+
+
+def _floor_again(x, g, last):
+    """The products of `floor` once more, after those that made ``last``."""
+    x, _ = jax.lax.optimization_barrier((x, last))
+    return floor(x, g)
+
+
+def _next(method: Method, g, carry):
+    x, state = carry
+    return _step(method, x, state, g)
+
+
 def measure(shape: Shape, repeats: int, names: list[str]) -> dict[str, Any]:
-    """The median seconds of each method, and the seconds to compile it."""
+    """The median seconds of each method, in a loop and alone, and to compile it."""
     x, g = inputs(shape)
     bare = compiled(floor, x, g)
-    thunks, making = {"floor": partial(bare.call, x, g)}, {"floor": bare.seconds}
+    alone, making = {"floor": partial(bare.call, x, g)}, {"floor": bare.seconds}
+    bodies: dict[str, Any] = {"floor": (partial(_floor_again, x, g), x)}
     for name in names:
         method = METHODS[name].make(TASK, RATE)
         state = method.transform.init(x)
         program = compiled(partial(_step, method), x, state, g)
         # Point and state as all steps but the first find them.
-        thunks[name] = partial(program.call, *program.call(x, state, g), g)
+        start = program.call(x, state, g)
+        alone[name] = partial(program.call, *start, g)
         making[name] = program.seconds
+        bodies[name] = (partial(_next, method, g), start)
+    once = interleaved(alone, repeats, budget=BUDGET)
+    loops, counts = {}, {}
+    for name, (body, start) in bodies.items():
+        counts[name] = int(np.clip(TURN / once[name], 2, 50))
+        loop = jax.jit(partial(_repeated, counts[name], body))
+        loops[name] = partial(loop, start)
+    taken = interleaved(loops, repeats, budget=BUDGET)
     return {
         "shape": shape,
-        "seconds": interleaved(thunks, repeats, budget=BUDGET),
+        "seconds": {name: taken[name] / counts[name] for name in taken},
+        "alone": once,
         "compile": making,
     }
 

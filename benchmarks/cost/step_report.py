@@ -73,11 +73,13 @@ def report(result: dict[str, Any]) -> str:
     """The whole report in Markdown."""
     shown = result["records"]["shapes"]
     parts = [
-        "Median milliseconds of one constrained step, float32, and in brackets the "
-        "ratio to the floor: four n×p×p and two p×p×p products of the same framework. "
+        "Median milliseconds of one constrained step in a compiled loop, float32, and "
+        "in brackets the ratio to the floor: four n×p×p and two p×p×p products of the "
+        "same framework. "
         f"Up to {result['repeats']} turns. {surroundings(result)}",
         _grid(shown, "seconds", _timed),
     ]
+    parts += ["A step called alone from Python:", _grid(shown, "alone", _timed)]
     if shown[0]["torch_seconds"]:
         parts += ["The packages for PyTorch:", _grid(shown, "torch_seconds", _timed)]
     making = _grid(shown, "compile", lambda took, name: f"{took[name]:.2f}")
