@@ -37,7 +37,7 @@ from .long_step import long_steps
 from .nearest_point import entry, factor, mean_eigenvalue, squared_norm, together
 from .products import Form, eye, mm, per_matrix, phi
 from .rounding import Stored, gram_rounding, storing_error
-from .stacks import by_shape, greatest
+from .stacks import greatest
 
 CLOSE = 2e-6
 """The residual that a short step may leave."""
@@ -135,11 +135,9 @@ def guarded_steps(
     limits = [close ** (1 / (degree + 1)) for degree in degrees]
 
     def short_steps(degree):
-        chosen = [degree if has_tiers else _DEGREES[-1] for has_tiers in tiered]
-        pairs = zip(proposals, chosen, strict=True)
-        factors = by_shape(factor, [(q.gram, q.numbers, d) for q, d in pairs])
         results = []
-        for q, w in zip(proposals, factors, strict=True):
+        for q, has_tiers in zip(proposals, tiered, strict=True):
+            w = factor(q.gram, q.numbers, degree if has_tiers else _DEGREES[-1])
             bound = close + entry(q.numbers, 4)
             one = jnp.ones_like(bound)
             results.append((mm(q.z, w), jnp.stack([bound, one, one], axis=-1)))
@@ -175,7 +173,7 @@ def guarded_steps(
 
 
 def _proposals(xs, us, forms):
-    rows, zs = [], []
+    found = []
     for x, u, form in zip(xs, us, forms, strict=True):
         p = x.shape[-1]
         bx = form.apply(x)
@@ -188,13 +186,9 @@ def _proposals(xs, us, forms):
         # The same sum as in `tangential_gradient`, and so made once in `constrain`.
         square = form.dot(x, bx) / p
         gram = gram if form.B is None else phi(gram)
-        rows.append((gram, normal, square, rounding))
-        zs.append(z)
-    numbers = by_shape(_numbers, rows)
-    return [
-        Proposal(x=x, z=z, form=form, gram=row[0], numbers=n)
-        for x, z, form, row, n in zip(xs, zs, forms, rows, numbers, strict=True)
-    ]
+        numbers = _numbers(gram, normal, square, rounding)
+        found.append(Proposal(x=x, z=z, form=form, gram=gram, numbers=numbers))
+    return found
 
 
 def _numbers(gram, normal, square, rounding):
