@@ -24,14 +24,14 @@ _IGNORED = ("annotation", "returns", "ctx", "kind", "type_comment", "type_params
 
 
 @cache
-def of_part(part: str) -> str:
+def of_part(part: str, root: Path = ROOT) -> str:
     """The fingerprint of a part of the package, a key of `PARTS`."""
-    files = [f for folder in PARTS[part] for f in (ROOT / folder).rglob("*.py")]
-    return of_files(files)
+    files = [f for folder in PARTS[part] for f in (root / folder).rglob("*.py")]
+    return of_files(files, root)
 
 
 @cache
-def of_benchmark(module: str) -> str:
+def of_benchmark(module: str, root: Path = ROOT) -> str:
     """The fingerprint of a module of `benchmarks` and of all that it imports there.
 
     Modules that only present results are left out: another table is no other result.
@@ -39,19 +39,19 @@ def of_benchmark(module: str) -> str:
     found: set[Path] = set()
     waiting = [module]
     while waiting:
-        file = _file(waiting.pop())
+        file = _file(waiting.pop(), root)
         if file is None or file in found or file.stem.endswith(_PRESENTS):
             continue
         found.add(file)
         waiting += _imports(ast.parse(file.read_text("utf-8")))
-    return of_files(found)
+    return of_files(found, root)
 
 
-def of_files(files: Iterable[Path]) -> str:
+def of_files(files: Iterable[Path], root: Path = ROOT) -> str:
     """The fingerprint of some files: of their names under the root, and their code."""
     total = hashlib.sha256()
     for file in sorted(files):
-        total.update(file.relative_to(ROOT).as_posix().encode())
+        total.update(file.relative_to(root).as_posix().encode())
         total.update(of_source(file.read_text("utf-8")).encode())
     return total.hexdigest()[:12]
 
@@ -106,10 +106,10 @@ def _imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _file(module: str) -> Path | None:
+def _file(module: str, root: Path) -> Path | None:
     """The file of a module of `benchmarks`; None for all other names."""
     if module.split(".")[0] != "benchmarks":
         return None
-    path = ROOT.joinpath(*module.split("."))
+    path = root.joinpath(*module.split("."))
     choices = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in choices if file.is_file()), None)

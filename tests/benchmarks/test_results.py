@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_fingerprint_sees_every_change_of_the_code(what):
     assert fingerprint.of_source(OTHER[what]) != fingerprint.of_source(CODE)
 
 
-def test_a_benchmark_is_all_that_it_imports_but_what_presents(tmp_path, monkeypatch):
+def test_a_benchmark_is_all_that_it_imports_but_what_presents(tmp_path):
     folder = tmp_path / "benchmarks" / "kind"
     folder.mkdir(parents=True)
     files = {
@@ -63,16 +64,12 @@ def test_a_benchmark_is_all_that_it_imports_but_what_presents(tmp_path, monkeypa
         for name, text in (files | changes).items():
             (folder / f"{name}.py").write_text(text)
         fingerprint.of_benchmark.cache_clear()
-        return fingerprint.of_benchmark("benchmarks.kind.main")
+        return fingerprint.of_benchmark("benchmarks.kind.main", tmp_path)
 
-    monkeypatch.setattr(fingerprint, "ROOT", tmp_path)
-    try:
-        usual = told()
-        assert told(deeper="SIZE = 2") != usual
-        assert told(main_report="WIDTH = 2") == usual
-        assert told(unrelated="SIZE = 2") == usual
-    finally:
-        fingerprint.of_benchmark.cache_clear()
+    usual = told()
+    assert told(deeper="SIZE = 2") != usual
+    assert told(main_report="WIDTH = 2") == usual
+    assert told(unrelated="SIZE = 2") == usual
 
 
 JOB = Job(command="precision", result="small/small.json", arguments=("--seeds", "1"))
@@ -118,6 +115,18 @@ def test_a_result_is_current_until_the_code_or_the_command_is_another(kept):
     assert everything.stale(JOB, kept) == "of unknown origin"
     file.unlink()
     assert everything.stale(JOB, kept) == "missing"
+
+
+def test_a_result_may_be_declared_to_be_of_a_commit(kept):
+    if subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True).returncode:
+        pytest.skip("needs a clone")
+    file = kept / JOB.result
+    file.write_text('{"figure": 1.0}')
+    everything.declare(JOB, "HEAD", kept)
+    content = json.loads(file.read_text("utf-8"))
+    assert content["figure"] == 1.0
+    assert content["made"]["commit"] == "HEAD"
+    assert len(content["made"]["step"]) == len(fingerprint.of_part("step"))
 
 
 def test_every_job_is_a_command_with_a_result_of_its_own():
