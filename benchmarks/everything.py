@@ -8,6 +8,7 @@ that is not kept. ``--list`` says what is current and runs nothing.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,8 +38,8 @@ def stale(job: Job, folder: Path = RESULTS) -> str | None:
 
 def differs(job: Job, made: dict[str, Any]) -> str | None:
     """What has changed since a result was made, in a few words; None if nothing."""
-    if made.get(job.part) != fingerprint.of_part(job.part):
-        return f"of another {job.part}"
+    if not fingerprint.is_same(job.part, made):
+        return "of other moves" if job.part == "moves" else f"of another {job.part}"
     module = f"benchmarks.{COMMANDS[job.command].module}"
     if made.get("sources") != fingerprint.of_benchmark(module):
         return "of another benchmark"
@@ -68,6 +69,14 @@ def declare(job: Job, commit: str, folder: Path = RESULTS) -> None:
         made = {part: fingerprint.of_part(part, root) for part in fingerprint.PARTS}
         module = f"benchmarks.{COMMANDS[job.command].module}"
         made["sources"] = fingerprint.of_benchmark(module, root)
+        made["moves"] = json.loads(
+            subprocess.run(
+                [sys.executable, fingerprint.ROOT / "benchmarks/shared/moves.py"],
+                env={**os.environ, "PYTHONPATH": place},
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
     command = " ".join([job.command, *job.arguments])
     made = {"commit": commit, "command": command, **made}
     text = json.dumps({**content, "made": made}, indent=1, ensure_ascii=False)

@@ -157,7 +157,8 @@ class Job(NamedTuple):
         result: The file of its records, inside of the results.
         arguments: What the command is given.
         quick: What it is given beside ``--quick``; None if it is left out then.
-        part: What it measures, a key of `fingerprint.PARTS`.
+        part: What it depends on: a key of `fingerprint.PARTS` or, for what is trained
+            and not timed, "moves".
         resumes: Whether it goes on after a kill, by ``--resume``.
         data: How the name of what it needs in the folder of data begins, if anything.
     """
@@ -189,12 +190,18 @@ JOBS = (
         resumes=True,
     ),
     Job(command="large-model", result="scaling/large_model.json"),
-    Job(command="precision", result="feasibility/precision.json"),
-    Job(command="convergence", result="convergence/convergence.json", resumes=True),
+    Job(command="precision", result="feasibility/precision.json", part="moves"),
+    Job(
+        command="convergence",
+        result="convergence/convergence.json",
+        part="moves",
+        resumes=True,
+    ),
     Job(command="sweep", result="feasibility/sweep.json", resumes=True),
     *(
         Job(
             command="paper",
+            part="moves",
             result=f"ocnn/{name}/report.json",
             arguments=("--dataset", name),
             quick=() if name == "digits" else None,
@@ -209,6 +216,7 @@ JOBS = (
     ),
     Job(
         command="muon",
+        part="moves",
         result="muon/modular.json",
         arguments=("--task", "modular"),
         quick=None,
@@ -217,6 +225,7 @@ JOBS = (
     ),
     Job(
         command="muon",
+        part="moves",
         result="muon/text.json",
         arguments=("--task", "text"),
         quick=("--task", "text"),
@@ -224,10 +233,12 @@ JOBS = (
     ),
     Job(
         command="muon",
+        part="moves",
         result="muon/copying.json",
         arguments=("--task", "copying"),
         quick=("--task", "copying"),
         resumes=True,
     ),
+    Job(command="unitary", result="unitary/unitary.json", part="moves", resumes=True),
 )
 """What is kept, in the order in which it is made."""

@@ -43,7 +43,7 @@ SOLVERS = (
     "sampling",
 )
 REMEMBERED = "dynamic_update_slice gather remainder scatter reduce_window"
-SAMPLED = "log_plus_one reverse shift_left shift_right_logical sort xor"
+SAMPLED = "cosine log_plus_one reverse shift_left shift_right_logical sort xor"
 # The unit of the objective is a power of two.
 SCALED = "log round_nearest_even shift_right_arithmetic"
 SOLVING = ALLOWED | set(f"{REMEMBERED} {SAMPLED} {SCALED}".split())

@@ -27,7 +27,7 @@ from benchmarks.shared.results import RESULTS, environment, make_parser, write
 from benchmarks.shared.timing import compiled, floor, interleaved
 
 RATE = 0.1  # with gradients of norm one: a short step, as in ordinary training
-BUDGET = 2.0  # seconds of each method and shape
+BUDGET = 0.8  # seconds of each method and shape
 TURN = 0.05  # seconds that the steps of one loop should take
 END_SHAPE = (256, 32)
 END_RATES = (0.1, 0.5)

@@ -9,6 +9,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shared.moves import TOLERANCE, moves
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
@@ -17,10 +22,26 @@ PARTS = {
 }
 """The folders of the package that a result may depend on, by what is measured."""
 
+MOVES = "moves"
+"""What results of training depend on, instead of a part: see `moves`."""
+
 # Modules whose names end so present what others have measured, or keep it in files.
 _PRESENTS = ("report", "figures", "claims", "tables", "results", "fingerprint", "index")
 # Fields of nodes that no figure depends on.
 _IGNORED = ("annotation", "returns", "ctx", "kind", "type_comment", "type_params")
+
+
+def is_same(part: str, made: dict[str, Any]) -> bool:
+    """Whether a result was made with a part of the package as it is now.
+
+    Args:
+        part: A key of `PARTS`, or `MOVES`.
+        made: What the result says of how it was made.
+    """
+    if part == MOVES:
+        then = made.get(MOVES)
+        return then is not None and np.allclose(then, moves(), rtol=0, atol=TOLERANCE)
+    return made.get(part) == of_part(part)
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks.shared import fingerprint
+from benchmarks.shared.moves import moves
 
 RESULTS = Path("benchmarks/results")
 QUICK = Path("runs/quick")
@@ -70,6 +71,7 @@ def made() -> dict[str, Any]:
     """
     found: dict[str, Any] = {"commit": _commit()}
     found |= {part: fingerprint.of_part(part) for part in fingerprint.PARTS}
+    found["moves"] = moves()
     command = _RUNNING.get()
     if command is not None:
         found["command"] = command.line

@@ -72,7 +72,7 @@ def test_a_benchmark_is_all_that_it_imports_but_what_presents(tmp_path):
     assert told(unrelated="SIZE = 2") == usual
 
 
-JOB = Job(command="precision", result="small/small.json", arguments=("--seeds", "1"))
+JOB = Job(command="sweep", result="small/small.json", arguments=("--seeds", "1"))
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_a_result_says_how_it_was_made(kept):
     content = json.loads((kept / JOB.result).read_text("utf-8"))
     assert content["figure"] == 1.0
     assert set(content["made"]) == {
-        *("commit", "step", "solver", "command", "sources", "seconds")
+        *("commit", "step", "solver", "moves", "command", "sources", "seconds")
     }
     report = (kept / "small" / "small.md").read_text("utf-8")
-    assert "python -m benchmarks precision --seeds 1" in report
+    assert "python -m benchmarks sweep --seeds 1" in report
     assert content["made"]["step"] in report
 
 
@@ -111,6 +111,13 @@ def test_a_result_is_current_until_the_code_or_the_command_is_another(kept):
     file.write_text(json.dumps({"made": content["made"] | {"solver": "0"}}))
     assert everything.stale(JOB, kept) is None
     assert everything.stale(JOB._replace(part="solver"), kept) == "of another solver"
+    # What is trained depends on where the step leads, and not on how.
+    trained = JOB._replace(part="moves")
+    file.write_text(json.dumps({"made": content["made"] | {"step": "0"}}))
+    assert everything.stale(trained, kept) is None
+    other = [number + 0.01 for number in content["made"]["moves"]]
+    file.write_text(json.dumps({"made": content["made"] | {"moves": other}}))
+    assert everything.stale(trained, kept) == "of other moves"
     file.write_text("{}")
     assert everything.stale(JOB, kept) == "of unknown origin"
     file.unlink()
@@ -132,7 +139,7 @@ def test_a_result_may_be_declared_to_be_of_a_commit(kept):
 def test_every_job_is_a_command_with_a_result_of_its_own():
     assert len({job.result for job in JOBS}) == len(JOBS)
     assert {job.command for job in JOBS} <= set(COMMANDS)
-    assert {job.part for job in JOBS} <= set(fingerprint.PARTS)
+    assert {job.part for job in JOBS} <= {*fingerprint.PARTS, "moves"}
 
 
 def test_all_resumes_what_can_and_is_small_when_quick():
@@ -174,6 +181,6 @@ def test_no_page_quotes_a_report_of_another_step(report):
     assert file in jobs, f"{report}, quoted by {quoted()[report]}, is of no job"
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     made, part = content.get("made", {}), jobs[file].part
-    assert made.get(part) == fingerprint.of_part(part), (
+    assert fingerprint.is_same(part, made), (
         f"{report}, quoted by {quoted()[report]}, is of another {part}"
     )
