@@ -183,11 +183,10 @@ def _verdict(gram, rounding, lost, numbers, facts, half, radius):
 
 
 def _full_rank(x, form):
-    """The first columns of the identity, and a little noise in every entry.
+    """The first columns of the identity, with a little noise in every entry.
 
-    Rows that are padding are zero, and may be among the first ones: the noise is what
-    the rank is full of then. It is a hash of row and column. (A cosine transform took
-    0.1 s to compile for each shape.)
+    Rows that are padding are zero, and may be among the first ones. Then the noise, a
+    hash of row and column, is what makes the rank full.
     """
     n, p = x.shape[-2:]
     first = 0 if form.axis_name is None else n * lax.axis_index(form.axis_name)
