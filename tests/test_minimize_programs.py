@@ -163,3 +163,21 @@ def test_a_start_and_data_that_are_split_over_devices_stay_split(kind):
     if kind == "Explicit":
         with pytest.raises(ValueError, match=r"split along Explicit axes.*AxisType"):
             cdx.minimize(f, x0, args=(scales,), method="tangential")
+
+
+def test_a_call_under_jit_leaves_nothing_behind_for_the_next_one():
+    """A number that was made an array while tracing must not serve an eager call."""
+    x0 = cdx.stiefel.random(jax.random.key(0), (9, 2))
+    scale = jnp.arange(1.0, 10.0)[:, None]
+
+    def solve(x):
+        return cdx.minimize(
+            lambda x: jnp.sum(scale * x**2), x, method="tangential", max_steps=7
+        )
+
+    inside = jax.jit(lambda x: solve(x).value)(x0)
+    with jax.check_tracer_leaks():
+        result = solve(x0)
+    assert not any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves(result))
+    assert float(result.value) == pytest.approx(float(inside), rel=1e-6)
+    assert result.compile_seconds > 0

@@ -1,7 +1,6 @@
 """Trees taken apart into arrays, which a program is called with, and the rest."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -54,14 +53,6 @@ def as_array(value: ArrayLike | np.generic, dtype: DTypeLike | None = None) -> A
     """
     if isinstance(value, Array):
         return value if dtype is None else value.astype(dtype)
-    if isinstance(value, Number) and dtype is not None:
-        return _number(value, np.dtype(dtype))
-    return jax.device_put(np.asarray(value, dtype))
-
-
-@lru_cache(maxsize=256)
-def _number(value: Number, dtype: np.dtype) -> Array:
-    """A number as an array; it takes 0.03 ms to make, and a run needs a dozen."""
     return jax.device_put(np.asarray(value, dtype))
 
 
