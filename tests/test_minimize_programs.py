@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 
 import cdopt_jax as cdx
 from tests.minimize_problems import BEST, METRIC, N, P, quadratic, start
@@ -178,6 +179,6 @@ def test_a_call_under_jit_leaves_nothing_behind_for_the_next_one():
     inside = jax.jit(lambda x: solve(x).value)(x0)
     with jax.check_tracer_leaks():
         result = solve(x0)
-    assert not any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves(result))
+    assert not any(isinstance(v, Tracer) for v in jax.tree.leaves(result))
     assert float(result.value) == pytest.approx(float(inside), rel=1e-6)
     assert result.compile_seconds > 0
