@@ -1,6 +1,7 @@
 """The guarded step: each claim of its proof, on the package."""
 
 import functools
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.special
 
 import cdopt_jax as cdx
+from cdopt_jax._math.nearest_point import COEFFICIENTS
 from tests.oracles import (
     gram_residual,
     metric_of,
@@ -23,7 +26,7 @@ from tests.oracles import (
 
 # What a short step may leave, and the Taylor polynomial of (1 + w)^(−1/2).
 CLOSE = 2e-6
-SERIES = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
+SERIES = scipy.special.binom(-0.5, np.arange(9))
 
 
 @functools.cache
@@ -63,8 +66,8 @@ def of_size(x, size, seed, b=None):
     return u * (size / np.linalg.norm(2 * symmetric(bx.T @ u)))
 
 
-# Sizes of ‖F‖_F, and the degree to which q is cut there for large matrices.
-TIERS = {1: (7e-4, 1.2e-3), 2: (3e-3, 1e-2), 4: (0.03, 0.06)}
+# Sizes of ‖F‖_F, and the degree of q there; the low ones are for large matrices.
+TIERS = {1: (7e-4, 1.2e-3), 2: (3e-3, 1e-2), 4: (0.03, 0.06), 8: (0.15, 0.25)}
 LARGE, SMALL, TALL = (160, 128), (12, 4), (70, 3)
 
 
@@ -73,14 +76,14 @@ LARGE, SMALL, TALL = (160, 128), (12, 4), (70, 3)
     [
         (LARGE, (1, 2, 4), "none"),
         (LARGE, (1,), "array"),
-        (SMALL, (4,), "none"),
-        (SMALL, (4,), "array"),
-        (TALL, (4,), "none"),
+        (SMALL, (4, 8), "none"),
+        (SMALL, (4, 8), "array"),
+        (TALL, (4, 8), "none"),
     ],
     ids=str,
 )
-def test_what_a_short_step_leaves_is_a_power_of_its_size(shape, degrees, kind):
-    """Item 1: z·q(F)/√m, of which e starts with w^(d+1) and adds up to one."""
+def test_what_a_step_leaves_is_a_power_of_its_size(shape, degrees, kind):
+    """Items 1 and 2: z·q(F)/√m, of which e starts with w^(d+1) and adds up to one."""
     b = metric(kind, shape[0])
     x = polar(normal(shape, 0), b)
     for degree in degrees:
@@ -100,10 +103,24 @@ def check_degree(x, degree, kind, b):
         sizes.append(np.linalg.norm(f, 2))
         assert left[-1] <= sizes[-1] ** (degree + 1)
         assert left[-1] <= CLOSE
-        assert state.num_long[0] == 0
+        assert state.num_long[0] == (degree == 8)
         assert state.step_fraction[0] == 1
     slope = np.log(left[1] / left[0]) / np.log(sizes[1] / sizes[0])
     assert abs(slope - degree - 1) < 0.2
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4, 8])
+def test_what_a_polynomial_leaves_has_coefficients_that_add_up_to_one(degree):
+    """The sums of `nearest_point`, in exact arithmetic."""
+    q = [Fraction(c) for c in COEFFICIENTS[: degree + 1]]
+    square = [Fraction(0)] * (2 * degree + 2)
+    for i, a in enumerate(q):
+        for j, b in enumerate(q):
+            square[i + j] += a * b
+            square[i + j + 1] += a * b
+    e = [square[0] - 1, *square[1:]]
+    assert not any(e[: degree + 1])
+    assert sum(map(abs, e)) == 1
 
 
 # The rounding of p×p products of order one, and of storing the point.

@@ -64,6 +64,17 @@ def test_of_others_there_is_one_way_with_two_products_of_p_by_p(name, shape):
     assert way[p**3] == 2
 
 
+@pytest.mark.parametrize("shape", [(640, 32), (192, 128), (64, 64)], ids=str)
+def test_a_long_step_that_is_not_too_long_has_four_products_of_p_by_p(shape):
+    n, p = shape
+    program = Program(text("keep_feasible", (shape,)))
+    (long,) = [b for branch in program.branches(program.entry) for b in branch][-1:]
+    assert program.loops(long) > 0
+    (way,) = program.ways(long)
+    # One of n×p×p beside that of the Gram matrix; of a square, all are alike.
+    assert sorted(products(way)) == sorted([n * p * p, *[p**3] * 4])
+
+
 @pytest.mark.parametrize("name", ["keep_feasible", "constrain"])
 def test_a_complex_step_has_as_many_complex_products(name):
     n, p = 640, 32

@@ -6,8 +6,9 @@ norm and r < 1 the radius. `nearest_point` has the polynomial q and its properti
 1. A *short step* has ‖F‖_F⁵ ≤ `CLOSE`, or r/4 if that is less, and goes to z·q(F)/√m,
    whose residual is at most that, whatever x and u were. It takes two products of
    n×p×p, and none to two of p×p×p: where ‖F‖_F² or ‖F‖_F³ is as small, q is cut.
-2. Every other step is a *long step*. It goes to z·`inverse_root`(G): again two products
-   of n×p×p. The residual that the factor leaves is measured, in p×p algebra.
+2. Every other step is a *long step*, again of two products of n×p×p. If the Schatten
+   norm s = √‖F²‖_F ≥ ‖F‖ has an s⁹ as small, q has degree 8: four products of p×p×p.
+   Else it goes to z·`inverse_root`(G), whose residual is measured in p×p algebra.
 3. Where rounding may have a part in that residual, G is formed again at the point that
    was reached, a few times. This converges for z of full rank.
 4. If z is singular, or nearly so, or not finite, and ‖E‖ ≤ r, then x + tu takes the
@@ -33,9 +34,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .long_step import long_steps
+from .long_step import long_steps, whole_step
 from .nearest_point import entry, factor, mean_eigenvalue, squared_norm, together
-from .products import Form, eye, mm, per_matrix, phi
+from .products import Form, eye, per_matrix, phi
 from .rounding import Stored, gram_rounding, storing_error
 from .stacks import greatest
 
@@ -138,9 +139,7 @@ def guarded_steps(
         results = []
         for q, has_tiers in zip(proposals, tiered, strict=True):
             w = factor(q.gram, q.numbers, degree if has_tiers else _DEGREES[-1])
-            bound = close + entry(q.numbers, 4)
-            one = jnp.ones_like(bound)
-            results.append((mm(q.z, w), jnp.stack([bound, one, one], axis=-1)))
+            results.append(whole_step(q, w, close + entry(q.numbers, 4)))
         return results
 
     # All devices must choose the same branch, since those of other groups may have sums

@@ -15,8 +15,10 @@ from jax import Array, lax
 
 from .nearest_point import (
     entry,
+    factor,
     inverse_root,
     mean_eigenvalue,
+    scaled,
     squared_norm,
     together,
 )
@@ -56,8 +58,47 @@ def long_steps(
         is added to z, with 0 it is the next point, and with −1 the point stays at x.
     """
     rows = [(q.gram, q.numbers) for q in proposals]
-    found = by_shape(partial(_first_round, close=close), rows)
+    squares = by_shape(_square, rows)
+    rows = [(*row, *found) for row, found in zip(rows, squares, strict=True)]
+
+    def near():
+        factors = by_shape(_degree_8, rows)
+        pairs = zip(proposals, factors, strict=True)
+        return [whole_step(q, w, close + 2 * entry(q.numbers, 4)) for q, w in pairs]
+
+    def far():
+        return _far(proposals, rows, close, radius, stored)
+
     # All devices must choose the same branch.
+    pairs = zip(proposals, squares, strict=True)
+    sizes = [
+        q.form.maximum(jnp.where(q.size < jnp.inf, s, jnp.inf)) for q, (_, s) in pairs
+    ]
+    return lax.cond(greatest(sizes) <= close ** (1 / 9), near, far)
+
+
+def whole_step(proposal: Any, w: Array, bound: Array) -> tuple[Array, Array]:
+    """The result of a step to z + zw, as that of `long_steps`."""
+    one = jnp.ones_like(bound)
+    return mm(proposal.z, w), jnp.stack([bound, one, one], axis=-1)
+
+
+def _square(gram, numbers):
+    """F², and the Schatten-4 norm √‖F²‖_F, a bound of ‖F‖."""
+    f = scaled(gram, numbers)
+    square = mm(f, f)
+    return square, jnp.sqrt(jnp.sqrt(squared_norm(square)))
+
+
+def _degree_8(gram, numbers, square, _):
+    """Item 2, where ‖F‖ is small enough for it: the factor less I."""
+    return factor(gram, numbers, 8, square)
+
+
+def _far(proposals, rows, close, radius, stored):
+    """Items 2 to 5, where ‖F‖ is not small."""
+    rows = [(gram, numbers, spread) for gram, numbers, _, spread in rows]
+    found = by_shape(partial(_first_round, close=close), rows)
     pairs = zip(proposals, found, strict=True)
     unsure = [q.form.maximum(entry(verdict, 3)) for q, (_, verdict) in pairs]
 
@@ -72,12 +113,12 @@ def long_steps(
     return lax.cond(greatest(unsure) == 0, direct, indirect)
 
 
-def _first_round(gram, numbers, close):
+def _first_round(gram, numbers, spread, close):
     """Item 2: the factor less I; and a bound, two ones, and 1 if it is not sure.
 
     The fifth number is 1 where z is singular, or nearly so.
     """
-    w, left, condition = inverse_root(gram, numbers, close)
+    w, left, condition = inverse_root(gram, numbers, close, spread)
     inverse, distance, rounding = (entry(numbers, i) for i in (0, 3, 4))
     bound = left + condition * jnp.sqrt(jnp.maximum(1 / inverse, 1)) * rounding
     # The sizes of x and z are those for which that holds.
@@ -110,7 +151,7 @@ def _settled(proposals, singular, close, radius, stored):
     def root(gram):
         mean = mean_eigenvalue(gram)
         numbers = together(1 / mean, lax.rsqrt(mean), mean, mean, mean)
-        return inverse_root(gram, numbers, close)[0]
+        return inverse_root(gram, numbers, close, _square(gram, numbers)[1])[0]
 
     def grams(ys):
         images = [q.form.apply(y) for q, y in zip(proposals, ys, strict=True)]
@@ -194,8 +235,8 @@ def _full_rank(x, form):
     column = jnp.arange(p)[None]
     mixed = row.astype(jnp.uint32) * np.uint32(0x9E3779B1)
     mixed = mixed + column.astype(jnp.uint32) * np.uint32(0x85EBCA77)
-    for factor, shift in ((0x7FEB352D, 15), (0x846CA68B, 16)):
-        mixed = (mixed ^ (mixed >> shift)) * np.uint32(factor)
+    for multiplier, shift in ((0x7FEB352D, 15), (0x846CA68B, 16)):
+        mixed = (mixed ^ (mixed >> shift)) * np.uint32(multiplier)
     real = jnp.finfo(x.dtype).dtype
     noise = mixed.astype(real) * 2.0**-31 - 1
     columns = (row == column).astype(real) + (0.5 / n**0.5) * noise

@@ -6,9 +6,10 @@ With F = G/c − I for a number c, the residual of z·q(F)/√c is e(F), where
     e(w) = (1 + w)q(w)² − 1.
 
 The coefficients of e below w⁵ are zero and the absolute values of the others add up to
-one, so ‖e(F)‖ ≤ ρ⁵ where ‖F‖ ≤ ρ ≤ 1. Of q cut to degree d = 1 or 2 it is ρ^(d+1).
-|e(w)| < |w| on (−1, 1]: applied to F, then to e(F), and so on, q brings every z of full
-rank to the manifold, if c is so large that no eigenvalue of G/c is above 2.
+one, so ‖e(F)‖ ≤ ρ⁵ where ‖F‖ ≤ ρ ≤ 1. Of the Taylor polynomials of degree d = 1, 2 and
+8 it is ρ^(d+1). |e(w)| < |w| on (−1, 1]: applied to F, then to e(F), and so on, q
+brings every z of full rank to the manifold, if c is so large that no eigenvalue of G/c
+is above 2.
 """
 
 import jax.numpy as jnp
@@ -16,32 +17,46 @@ from jax import Array, lax
 
 from .products import adjoint, eye, mm, norm, per_matrix, squared_modulus
 
-COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
-"""Those of q."""
+COEFFICIENTS = (
+    *(1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128),
+    *(-63 / 256, 231 / 1024, -429 / 2048, 6435 / 32768),
+)
+"""Those of the Taylor series."""
 
 APPLICATIONS = 8
 """How often `inverse_root` applies q at most. Each time the smallest singular values of
 z are multiplied by 2.3."""
 
 
-def factor(gram: Array, numbers: Array, degree: int = 4) -> Array:
-    """q(F)/√c − I, for F = G/c − I and q cut to a degree of 1, 2 or 4.
+def factor(
+    gram: Array, numbers: Array, degree: int = 4, square: Array | None = None
+) -> Array:
+    """q(F)/√c − I, for F = G/c − I and the Taylor polynomial q of a degree.
 
-    It takes 0, 1 or 2 products.
+    Degree 1, 2, 4 and 8 take 0, 1, 2 and 4 products.
 
     Args:
         gram: G.
         numbers: 1/c, 1/√c and three more, of each matrix, `together`.
         degree: The degree.
+        square: F², if it is known.
     """
     one, root = eye(gram), per_matrix(entry(numbers, 1))
     f = scaled(gram, numbers)
-    _, a, b, c, d = COEFFICIENTS
     if degree == 1:
-        return root * (a * f) + (root - 1) * one
-    f2 = mm(f, f)
-    w = root * (a * f + b * f2) + (root - 1) * one
-    return w if degree == 2 else w + root * mm(f2, c * f + d * f2)
+        return root * (COEFFICIENTS[1] * f) + (root - 1) * one
+    f2 = mm(f, f) if square is None else square
+
+    def pair(i):
+        return COEFFICIENTS[i] * f + COEFFICIENTS[i + 1] * f2
+
+    w = root * pair(1) + (root - 1) * one
+    if degree == 2:
+        return w
+    inner = pair(3)
+    if degree == 8:
+        inner = inner + mm(f2, pair(5) + mm(f2, pair(7)))
+    return w + root * mm(f2, inner)
 
 
 def scaled(gram: Array, numbers: Array) -> Array:
@@ -72,18 +87,13 @@ def spectral_estimate(e: Array) -> Array:
     return jnp.minimum(schatten(e), jnp.abs(mean) + rest)
 
 
-def frobenius(e: Array) -> Array:
-    """‖E‖_F, as a number to decide by: a constant for derivatives."""
-    return norm(lax.stop_gradient(e))
-
-
 def squared_norm(e: Array) -> Array:
-    """‖E‖_F², as a number to decide by."""
+    """‖E‖_F², as a number to decide by: a constant for derivatives."""
     return jnp.sum(squared_modulus(lax.stop_gradient(e)), axis=(-2, -1))
 
 
 def inverse_root(
-    gram: Array, numbers: Array, close: Array
+    gram: Array, numbers: Array, close: Array, spread: Array
 ) -> tuple[Array, Array, Array]:
     """G^(−1/2), or as near to it as `APPLICATIONS` of q lead.
 
@@ -95,6 +105,7 @@ def inverse_root(
         gram: G.
         numbers: 1/c, 1/√c and three more, of each matrix, with c of the size of G.
         close: The residual that may be left.
+        spread: A bound of ‖F‖, such as its Schatten-4 norm.
 
     Returns:
         The factor; a bound of the residual that it leaves; and a bound of c over the
@@ -117,9 +128,7 @@ def inverse_root(
         return ~jnp.all(entry(carry[0], 3) <= limit)
 
     limit = close**0.4
-    f = lax.stop_gradient(scaled(gram, numbers))
     # No eigenvalue of G is above c(1 + ‖F‖).
-    spread = jnp.sqrt(jnp.sqrt(squared_norm(mm(f, f))))
     half = jnp.maximum((1 + spread) / 2, 1)
     inverse = per_matrix(entry(numbers, 0) / half)
     root = per_matrix(entry(numbers, 1) * lax.rsqrt(half))
