@@ -19,23 +19,23 @@ def test_a_callback_sees_the_run_and_may_stop_it():
 
     def callback(info):
         seen.append(info)
-        return info.step >= 20
+        return len(seen) == 2
 
     result = cdx.minimize(quadratic, start(), tol=1e-300, callback=callback)
-    assert [info.step for info in seen] == [10, 20]
+    assert 0 < seen[0].step < seen[1].step
     assert seen[-1].value == pytest.approx(float(quadratic(result.params)), abs=1e-12)
     assert seen[-1].seconds > seen[0].seconds > 0
     assert seen[-1].feasibility < 1e-8
     assert 0 < seen[-1].stationarity < seen[0].stationarity
     assert "stopped by the callback" in result.message
-    assert int(result.steps) == 20
+    assert int(result.steps) == seen[-1].step
 
 
 def test_an_error_in_a_callback_is_the_users():
     def callback(info):
-        raise KeyError(info.step)
+        raise KeyError(f"after step {info.step}")
 
-    with pytest.raises(KeyError, match="10"):
+    with pytest.raises(KeyError, match="after step"):
         cdx.minimize(quadratic, start(), callback=callback)
 
 

@@ -168,3 +168,25 @@ def test_regularizers_are_traced(weight, mode):
             for dtype in ("bfloat16", "float32", "complex64")[: 2 if ordered else 3]:
                 x = leaf((12, 3), dtype)
                 jax.eval_shape(lambda x, t=term: (t.value(x), t.prox(x, 0.1)), x)
+
+
+@pytest.mark.parametrize(
+    ("method", "regularizer"),
+    [
+        ("tangential", None),
+        ("sampling", None),
+        ("auto", prox.l1(0.05)),
+        ("auto", prox.nonnegative_l1(0.05)),
+    ],
+)
+def test_the_solver(method: str, regularizer: Any) -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return -jnp.vdot(x, leaf((12, 12)) @ x)
+
+    x0 = stiefel.random(jax.random.key(0), (12, 3), jnp.float32)
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        found = cdx.minimize(
+            f, x0, method=method, regularizer=regularizer, max_steps=40
+        )
+    usual = cdx.minimize(f, x0, method=method, regularizer=regularizer, max_steps=40)
+    chex.assert_trees_all_close(found.value, usual.value, rtol=1e-5)

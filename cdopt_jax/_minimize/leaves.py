@@ -50,7 +50,9 @@ class Structure:
     @property
     def dtype(self) -> Any:
         """The real dtype of the objective."""
-        return real_dtype(jnp.result_type(*(s.dtype for s in self.shapes), jnp.float32))
+        # Not by promotion, which JAX's strict mode refuses.
+        dtypes = [jnp.dtype(jnp.float32), *(real_dtype(s.dtype) for s in self.shapes)]
+        return max(dtypes, key=lambda dtype: jnp.finfo(dtype).bits)
 
     @property
     def scales(self) -> list[float]:

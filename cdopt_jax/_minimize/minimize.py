@@ -29,7 +29,7 @@ from .proximal import Proximal
 from .result import CERTIFIED, INFEASIBLE, History, Info, Result
 from .run import Callback, Progress, history
 from .setup import Data, Setup
-from .static import as_array, opaque, split
+from .static import as_array, as_number, opaque, split
 
 
 @public("minimize")
@@ -170,11 +170,11 @@ def minimize(
         args=arrays,
         metrics=metrics,
         weights=weights,
-        tol=as_array(usual if tol is None else number("tol", tol), dtype),
-        beta=as_array(weight(beta), dtype),
-        strength=as_array(1, dtype),
-        key=_key(key) if draws else as_array(0, np.int32),
-        overlap=as_array(0, dtype),
+        tol=as_number(usual if tol is None else number("tol", tol), dtype),
+        beta=as_number(weight(beta), dtype),
+        strength=as_number(1, dtype),
+        key=_key(key) if draws else as_number(0, np.int32),
+        overlap=as_number(0, dtype),
         allowed=[],
     )
     if any(isinstance(v, Tracer) for v in jax.tree.leaves((start, data))):

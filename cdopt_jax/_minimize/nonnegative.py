@@ -161,11 +161,13 @@ def _unit_length(x):
 
 
 def _assigned(x, kind):
-    x, p = jnp.abs(x), x.shape[-1]
-    largest = jnp.arange(p) == jnp.argmax(x, axis=-1, keepdims=True)
+    x = jnp.abs(x)
+    columns = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    most = jnp.argmax(x, axis=-1, keepdims=True)
+    largest = columns == most.astype(jnp.int32)
     own = jnp.vectorize(_own, signature="(n,p),(n,p)->(n)")(x, largest)
     # −1 in a row that no column has for its own.
-    bound = jnp.where(own[..., None] < 0, largest, jnp.arange(p) == own[..., None])
+    bound = jnp.where(own[..., None] < 0, largest, columns == own[..., None])
     zero = jnp.max(x, axis=-1, keepdims=True) == 0
     allowed = (kind == FREE) | bound | ((kind == SETTLED) & zero & (own < 0)[..., None])
     # Equal columns are a saddle of the penalty.
@@ -173,7 +175,7 @@ def _assigned(x, kind):
     x = jnp.where(kind == FREE, (1 + NOISE * waves) * x, x)
     kept = jnp.where(allowed, x, 0)
     lost = jnp.max(kept, axis=-2, keepdims=True) == 0
-    kept = jnp.where(lost & (jnp.arange(p) == own[..., None]), 1, kept)
+    kept = jnp.where(lost & (columns == own[..., None]), 1, kept)
     return _unit_length(kept), allowed
 
 
@@ -182,7 +184,8 @@ def _own(x, largest):
 
     def one(own, j):
         # A row of which the entry is the largest, if there is one, or any other.
-        score = jnp.where(own < 0, x[:, j] + (largest[:, j] & (x[:, j] > 0)), -1)
+        first = (largest[:, j] & (x[:, j] > 0)).astype(x.dtype)
+        score = jnp.where(own < 0, x[:, j] + first, -1)
         return own.at[jnp.argmax(score)].set(j), None
 
     none = jnp.full(x.shape[0], -1, jnp.int32)

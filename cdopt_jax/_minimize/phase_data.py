@@ -1,5 +1,6 @@
 """What a phase of a run starts with, and when it is looked at."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import jax
@@ -10,22 +11,25 @@ from jax import Array
 
 from .phase import Phase
 from .setup import Data, Setup
-from .static import as_array
+from .static import as_number
 
-GROWTH, FEWEST = 1.05, 10
-"""How much later each look at a run is than the one before, at least ten steps."""
+GROWTH, FEWEST = 1.2, 20
+"""By which factor, and by how many steps at least, a look at a run is later than the
+look before.
+
+A look takes 0.2 to 0.5 ms, which for small problems is that of ten to twenty steps.
+"""
 
 NOISE = 1e-3
 """The relative size of the perturbation of a start that is stationary already."""
 
 
-def looks(taken: int, budget: int) -> list[int]:
+def looks(taken: int, budget: int) -> Iterator[int]:
     """After how many steps to look at a run."""
-    found, at = [], taken
+    at = taken
     while at < budget:
         at = min(max(at + FEWEST, round(GROWTH * at)), budget)
-        found.append(at)
-    return found
+        yield at
 
 
 def phase_data(
@@ -43,13 +47,13 @@ def phase_data(
     numbers or of arrays, and with ``many`` the starts have an axis of their own.
     """
     dtype = data.tol.dtype
-    tol = data.tol if phase.tol is None else as_array(phase.tol, dtype)
-    here = data._replace(strength=as_array(phase.strength, dtype), tol=tol)
+    tol = data.tol if phase.tol is None else as_number(phase.tol, dtype)
+    here = data._replace(strength=as_number(phase.strength, dtype), tol=tol)
     if setup.columns is None:
         return here, start
-    assigned = partial(setup.columns.assigned, kind=as_array(phase.kind, np.int32))
+    assigned = partial(setup.columns.assigned, kind=as_number(phase.kind, np.int32))
     start, allowed = (jax.vmap(assigned) if many else assigned)(start)
-    overlap = as_array(phase.overlap * scale, dtype)
+    overlap = as_number(phase.overlap * scale, dtype)
     return here._replace(overlap=overlap, allowed=allowed), start
 
 

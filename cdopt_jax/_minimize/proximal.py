@@ -192,7 +192,8 @@ class Proximal(Method):
         back = failed | (idle > IDLE) | (met & _above_best(state))
         tried = trial.x, trial.bx, trial.value, trial.gradient
         place = either(back, (best.x, best.bx, best.value, best.gradient), tried)
-        shorter = state.stepsize * jnp.asarray(0.1, state.first.dtype) ** failures
+        dtype = state.first.dtype
+        shorter = state.stepsize * jnp.asarray(0.1, dtype) ** failures.astype(dtype)
         shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)
         eta = jnp.where(back, shorter, trial.stepsize)
         multiplier = either(back, best.multiplier, now.multiplier)

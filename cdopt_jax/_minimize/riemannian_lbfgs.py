@@ -211,20 +211,21 @@ def secant(pairs: Pairs, d: Point) -> Point:
     slots = pairs.steps_changes.shape[0]
     count = slots - 1
     # The oldest pair first, and the spare slot left out.
-    order = (pairs.known + 1 + jnp.arange(count)) % slots
-    usable = jnp.arange(count) >= count - pairs.known
-    both = usable[:, None] & usable
+    slot = jnp.arange(count, dtype=pairs.known.dtype)
+    order = (pairs.known + 1 + slot) % slots
+    usable = slot >= count - pairs.known
+    both = usable[:, None] & usable[None]
     eye = jnp.eye(count, dtype=pairs.steps_changes.dtype)
     # A slot that holds no pair yet is one with no effect.
     upper = jnp.triu(jnp.where(both, pairs.steps_changes[order][:, order], eye))
     squares = jnp.where(both, pairs.changes_changes[order][:, order], 0)
     pace = upper[-1, -1] / jnp.where(usable[-1], squares[-1, -1], 1)
-    of_steps, of_changes = jnp.where(usable, pairs.with_direction[:, order], 0)
+    of_steps, of_changes = jnp.where(usable[None], pairs.with_direction[:, order], 0)
     p = _substituted(upper[::-1, ::-1], of_steps[::-1])[::-1]
     right = jnp.diagonal(upper) * p + pace * (mm(squares, p) - of_changes)
     q = _substituted(upper.T, right)
     weights = jnp.zeros((2, slots), p.dtype)
-    weights = weights.at[:, order].set(jnp.where(usable, jnp.stack([q, p]), 0))
+    weights = weights.at[:, order].set(jnp.where(usable[None], jnp.stack([q, p]), 0))
     rows = zip(d, pairs.steps, pairs.changes, strict=True)
     return [
         -pace * a
@@ -288,5 +289,5 @@ def remember(pairs: Pairs, s: Point, old: Point, new: Point) -> Pairs:
         .set(across)
         .at[slot]
         .set(across),
-        known=pairs.known + curved,
+        known=pairs.known + curved.astype(pairs.known.dtype),
     )

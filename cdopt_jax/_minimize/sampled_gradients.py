@@ -82,6 +82,6 @@ def onto_simplex(v: Array) -> Array:
     """The nearest vector with nonnegative entries that sum to one."""
     falling = jnp.sort(v)[::-1]
     excess = jnp.cumsum(falling) - 1
-    order = jnp.arange(1, v.size + 1)
+    order = jnp.arange(1, v.size + 1, dtype=v.dtype)
     last = jnp.sum(falling * order > excess)
-    return jnp.maximum(v - excess[last - 1] / last, 0)
+    return jnp.maximum(v - excess[last - 1] / last.astype(v.dtype), 0)

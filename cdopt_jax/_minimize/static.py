@@ -1,7 +1,7 @@
 """Trees taken apart into arrays, which a program is called with, and the rest."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -54,6 +54,17 @@ def as_array(value: ArrayLike | np.generic, dtype: DTypeLike | None = None) -> A
     if isinstance(value, Array):
         return value if dtype is None else value.astype(dtype)
     return jax.device_put(np.asarray(value, dtype))
+
+
+def as_number(value: ArrayLike | np.generic, dtype: DTypeLike) -> Array:
+    """A number as an argument of a program, inside of which it is an array of JAX.
+
+    Until then it stays one of NumPy: to move it to the device by itself takes 0.1 ms,
+    and a call of the solver has five of them.
+    """
+    if isinstance(value, Array):
+        return value.astype(dtype)
+    return cast(Array, np.asarray(value, dtype))
 
 
 def split(tree: Any, *, keep_zeros: bool = False) -> tuple[Static, list[Array]]:

@@ -17,7 +17,7 @@ def traced(
     setup: Setup, data: Data, x0: optax.Params, phases: list[Phase]
 ) -> tuple[Ending, History]:
     """All phases of a run as one program."""
-    rows = max(len(looks(0, phase.budget)) for phase in phases)
+    rows = max(sum(1 for _ in looks(0, phase.budget)) for phase in phases)
 
     def phase(carry, options):
         before, taken, scale = carry
@@ -39,7 +39,7 @@ def traced(
             new = advance(setup, here, first.prepared, course, until, budget)
             return new, _row(first.prepared, new)
 
-        offsets = looks(0, phases[-1].budget)
+        offsets = list(looks(0, phases[-1].budget))
         offsets = jnp.asarray(offsets + offsets[-1:] * (rows - len(offsets)), jnp.int32)
         course, history = lax.scan(piece, first.course, offsets)
         # A start that was stationary is the end, unless there is a lower point nearby.
