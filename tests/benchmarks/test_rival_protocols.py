@@ -115,10 +115,12 @@ def test_tuning_takes_the_setting_with_the_fewest_steps_to_the_gap():
     found = tune(contender, protocol, small)
     assert found["setting"] == (1.0, 0.9)
     done = run(contender, small, protocol, found["setting"], 20.0)
-    step, seconds, gap, off = done["looks"][-1]
+    *before, (step, seconds, gap, off) = done["looks"]
     assert gap <= 1e-2
     assert off <= 1e-4
-    assert 0 < step <= found["tried"][1]["steps"] + 5
+    # Looks are a matter of seconds, so how many steps lie between two is not known.
+    assert all(earlier > 1e-2 for _, _, earlier, _ in before)
+    assert step > before[-1][0]
     assert seconds > 0
 
 
