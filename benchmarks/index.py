@@ -71,7 +71,7 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         "growth": Command(
             module="scaling.growth",
             answers="growth with n, p, leaves and devices",
-            duration="8 minutes",
+            duration="4 minutes",
             result="results/scaling/growth.md",
         ),
         "large-model": Command(
@@ -111,7 +111,7 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         "solvers": Command(
             module="solvers.suite",
             answers="cdx.minimize against other solvers, problem by problem",
-            duration="hours",
+            duration="12 minutes with one seed",
             result="results/solvers/solvers.md",
         ),
         "muon": Command(
@@ -185,7 +185,7 @@ JOBS = (
     Job(
         command="solvers",
         result="solvers/solvers.json",
-        arguments=("--seeds", "0", "--seconds", "5"),
+        arguments=("--seeds", "0", "--seconds", "4"),
         part="solver",
         resumes=True,
     ),

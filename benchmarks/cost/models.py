@@ -23,6 +23,7 @@ import optax
 from tqdm import tqdm
 
 import cdopt_jax as cdx
+from benchmarks.cost import paper_methods
 from benchmarks.cost.models_report import figure, report
 from benchmarks.cost.networks import Network, make
 from benchmarks.shared.fingerprint import of_part
@@ -148,11 +149,17 @@ def measure(network: Network, repeats: int) -> dict[str, Any]:
         kept = found["updates" if kind == "update" else "whole"][name]
         kept |= {"seconds": seconds[key], "long": long_steps(step.state)}
     kernels = cdx.feasibility(params, network.mask)
+    off = _feasibility(network, going)
+    if network.paper:
+        going.clear()
+        found["paper"] = paper_methods.measure(
+            *(params, grads[0][0], network.mask, repeats, BUDGET)
+        )
     return {
         "about": network.about,
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
         "constrained": len(kernels),
-        "feasibility": _feasibility(network, going),
+        "feasibility": off,
         **found,
     }
 

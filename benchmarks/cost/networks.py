@@ -24,12 +24,14 @@ class Network(NamedTuple):
         batch: From a key to inputs and labels, drawn at random.
         mask: Which kernels are constrained.
         about: Its size and its batch, in words.
+        paper: Whether the methods of the paper's experiment are timed on it.
     """
 
     module: nn.Module
     batch: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
     mask: Any
     about: str
+    paper: bool = False
 
     def init(self) -> tuple[Any, Any]:
         """Parameters with the constrained kernels on the manifold, and statistics."""
@@ -172,6 +174,7 @@ def make(*, quick: bool = False) -> dict[str, Network]:
             batch=_labelled((images, *IMAGE)),
             mask=VGG_MASK,
             about=f"16 convolutions, up to 4608×512; {images} images of 32×32",
+            paper=True,
         ),
         "ResNet-18": Network(
             module=resnet,

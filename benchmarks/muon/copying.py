@@ -15,7 +15,7 @@ from benchmarks.muon.task import Column, Contender, Task
 
 SYMBOLS, LENGTH = 8, 10
 BLANK, MARKER, CLASSES = SYMBOLS, SYMBOLS + 1, SYMBOLS + 2
-RATES = (3e-4, 1e-3, 3e-3, 0.01, 0.03)
+RATES = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 MASK = cdx.where("recurrent")
 
 Cell = Callable[[Any, Any, jax.Array], Any]

@@ -16,7 +16,7 @@ from benchmarks.muon.task import Column, Contender, Task, every_method
 
 CHARACTERS = 128
 """ASCII; any other character is replaced."""
-RATES = (3e-3, 0.01, 0.03, 0.1)
+RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
 MATRICES = ("query", "key", "value", "out", "up", "down")
 MASK = cdx.where(
     *(f"blocks/{name}" for name in MATRICES), spec=cdx.Stiefel(rows=-2, columns=-1)

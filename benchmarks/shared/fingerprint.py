@@ -18,9 +18,13 @@ from benchmarks.shared.moves import TOLERANCE, moves
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {
     "step": ("cdopt_jax/_math", "cdopt_jax/_transforms"),
-    "solver": ("cdopt_jax/_math", "cdopt_jax/_minimize"),
+    "solver": (
+        *("cdopt_jax/_minimize", "cdopt_jax/stiefel.py", "cdopt_jax/prox.py"),
+        *("cdopt_jax/_math/products.py", "cdopt_jax/_math/automatic_beta.py"),
+    ),
 }
-"""The folders of the package that a result may depend on, by what is measured."""
+"""The folders and files of the package that a result may depend on, by what is
+measured. The methods of the solver take no guarded steps."""
 
 MOVES = "moves"
 """What results of training depend on, instead of a part: see `moves`."""
@@ -47,7 +51,10 @@ def is_same(part: str, made: dict[str, Any]) -> bool:
 @cache
 def of_part(part: str, root: Path = ROOT) -> str:
     """The fingerprint of a part of the package, a key of `PARTS`."""
-    files = [f for folder in PARTS[part] for f in (root / folder).rglob("*.py")]
+    files: list[Path] = []
+    for name in PARTS[part]:
+        path = root / name
+        files += path.rglob("*.py") if path.is_dir() else [path]
     return of_files(files, root)
 
 

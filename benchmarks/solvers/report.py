@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shared.figures import blank
-from benchmarks.shared.results import surroundings
+from benchmarks.shared.results import in_words, made, surroundings
 from benchmarks.shared.tables import number, table
 
 GAP = 1e-4
@@ -227,6 +227,10 @@ def convergence(path: Path, runs: Sequence[Run]) -> None:
 def write(folder: Path) -> None:
     """Write the report, the figures and the runs behind them into the folder."""
     content = gather(folder)
+    how, now = content.setdefault("made", made()), made()
+    if how.get("command") == now.get("command", ""):
+        # The environment was written down when the command began.
+        how["seconds"] = now["seconds"]
     lines = ",\n".join(map(json.dumps, content["runs"]))
     head = {name: part for name, part in content.items() if name != "runs"}
     text = json.dumps(head).removesuffix("}")
@@ -252,6 +256,7 @@ def write(folder: Path) -> None:
         results(runs),
         "![](profile.png)",
         "![](convergence.png)",
+        in_words(how),
     ]
     (folder / "solvers.md").write_text("\n\n".join(parts) + "\n", "utf-8")
     profile(folder / "profile.png", runs)

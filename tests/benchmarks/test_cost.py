@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.cost import models
+from benchmarks.cost import models, paper_methods
 from benchmarks.cost.models_report import added, against_polar, report
 from benchmarks.cost.networks import make
 from benchmarks.shared.methods.leaves import constrained
+from cdopt_jax import stiefel
 
 KERNELS = {"VGG-19": 16, "ResNet-18": 20, "transformer": 24, "LSTM": 4, "MLP": 300}
 
@@ -56,3 +57,12 @@ def test_the_sentence_on_the_polar_retraction_follows_from_the_records(ours, sai
 def test_bytes_are_those_of_all_arrays():
     tree = {"a": jnp.zeros((3, 2), jnp.float32), "b": (jnp.zeros(4, jnp.int8),)}
     assert models.bytes_of(tree) == 28
+
+
+def test_the_methods_of_the_paper_are_timed_without_the_network(monkeypatch):
+    monkeypatch.setattr(paper_methods, "NAMES", ("algorithm-1", "r-sgd-polar"))
+    params = {"kernel": stiefel.random(jax.random.key(0), (6, 2)), "bias": jnp.ones(2)}
+    mask = {"kernel": True, "bias": False}
+    found = paper_methods.measure(params, params, mask, 1, 1.0)
+    assert list(found) == ["Algorithm 1 (SGD on h)", "R-sgd, polar"]
+    assert all(row["seconds"] > 0 and row["compile"] > 0 for row in found.values())
