@@ -8,12 +8,13 @@ from jax import Array, lax
 
 from cdopt_jax._math.products import mm, norm, per_matrix, phi
 
+from .manifold import Images
 from .momentum import accelerated
 from .points import Point, dot
 from .problem import Problem
 
-Place = tuple[Point, Point, Array, Point]
-"""A point x, Bx, the objective there and the gradient of f."""
+Place = tuple[Point, Images, Array, Point]
+"""A point x, what is kept of Bx, the objective there and the gradient of f."""
 
 
 class Iterate(NamedTuple):
@@ -21,7 +22,7 @@ class Iterate(NamedTuple):
 
     Attributes:
         x: The point, on the manifold up to third order.
-        bx: The metric applied to it.
+        images: Bx where it is kept; see `Manifold.kept`.
         value: The objective.
         gradient: The gradient of f.
         multiplier: C, of each constrained leaf.
@@ -32,7 +33,7 @@ class Iterate(NamedTuple):
     """
 
     x: Point
-    bx: Point
+    images: Images
     value: Array
     gradient: Point
     multiplier: Point
@@ -68,11 +69,12 @@ def iterate(
     problem: Problem, at: Place, multiplier: Point, stepsize: Array, rounds: Array
 ) -> Iterate:
     """A point with its direction, after so many rounds on the dual problem."""
-    (x, bx, value, gradient), manifold = at, problem.manifold
+    (x, images, value, gradient), manifold = at, problem.manifold
+    bx = manifold.unkept(x, images)
     tangential = manifold.tangent(bx, gradient)
     smooth = Iterate(
         x=x,
-        bx=bx,
+        images=images,
         value=value,
         gradient=gradient,
         multiplier=multiplier,

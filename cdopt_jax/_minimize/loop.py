@@ -208,8 +208,10 @@ def advance(
         [DIVERGED, CERTIFIED, INFEASIBLE, STALLED],
         BUDGET,
     )
+    # What is large comes last, with a conditional of its own, since that copies it. Of a
+    # run that had ended the state is the same.
     new = Course(
-        state=state,
+        state=(),
         steps=steps,
         value=look.whole_value,
         feasibility=feasibility,
@@ -219,8 +221,10 @@ def advance(
         ended=(status != BUDGET) | (steps >= budget),
     )
     # A run that has ended, or whose new point is no point, stays where it was.
-    lost = course._replace(status=new.status, ended=jnp.ones((), bool))
-    return either(course.ended, course, either(sound, new, lost))
+    old = course._replace(state=())
+    lost = old._replace(status=new.status, ended=jnp.ones((), bool))
+    found = choose(course.ended, old, choose(sound, new, lost))
+    return found._replace(state=either(sound, state, course.state))
 
 
 def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Ending:

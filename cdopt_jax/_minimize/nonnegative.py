@@ -129,8 +129,10 @@ def nonnegative_columns(
     """The leaves with nonnegative orthonormal columns, None if there are none."""
     if regularizer is None:
         return None
-    readings, found = select(params, mask), []
     kept = regularizer.keeps_nonnegative(params)
+    if not any(kept):
+        return None
+    readings, found = select(params, mask), []
     rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, kept, strict=True)
     for path, leaf, r, nonnegative in rows:
         found.append(r if nonnegative else None)

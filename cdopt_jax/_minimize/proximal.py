@@ -133,8 +133,8 @@ class Proximal(Method):
         size = optax.tree.norm(x)
         scale = sum(look.sizes)
         first = size / jnp.where(scale > 0, scale, 1)
-        bx = problem.manifold.image(x)
-        place = x, bx, look.value, look.gradient
+        images = problem.manifold.kept(problem.manifold.image(x))
+        place = x, images, look.value, look.gradient
         none = [jnp.zeros_like(s) for s in problem.manifold.inner(x, look.gradient)]
         now = iterate(problem, place, none, first, jnp.ones((), jnp.int32))
         usual = 100 if problem.regularizer else 10
@@ -190,8 +190,8 @@ class Proximal(Method):
         idle = jnp.where(lower | nearer, 0, state.idle + 1)
         met = _certificate(problem, state, now) <= problem.tolerance
         back = failed | (idle > IDLE) | (met & _above_best(state))
-        tried = trial.x, trial.bx, trial.value, trial.gradient
-        place = either(back, (best.x, best.bx, best.value, best.gradient), tried)
+        tried = trial.x, trial.images, trial.value, trial.gradient
+        place = either(back, (best.x, best.images, best.value, best.gradient), tried)
         dtype = state.first.dtype
         shorter = state.stepsize * jnp.asarray(0.1, dtype) ** failures.astype(dtype)
         shorter = jnp.clip(shorter, 1e-4 * state.first, 1e2 * state.first)

@@ -162,7 +162,8 @@ class Tangential(Method):
         gradient = trial.gradient
         if problem.regularizer is not None:
             gradient = optax.tree.add(gradient, gradient_of(problem.regular)(trial.x))
-        direction = choose(failed, d, problem.manifold.tangent(trial.bx, gradient))
+        bx = problem.manifold.unkept(trial.x, trial.images)
+        direction = choose(failed, d, problem.manifold.tangent(bx, gradient))
         idle = jnp.where(trial.value < state.best.value, 0, state.idle + 1)
         moved = Iterate(
             x=trial.x,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .manifold import EDGE
+from .manifold import EDGE, Images
 from .points import Point
 from .problem import Problem
 
@@ -21,8 +21,7 @@ class Trial(NamedTuple):
 
     Attributes:
         x: The point A(y).
-        bx: The metric applied to it.
-        y: The candidate.
+        images: Bx where it is kept; see `Manifold.kept`.
         value: The objective at x, infinite if y is too far out.
         gradient: The gradient of f at x.
         distance: How far y is from the manifold.
@@ -32,8 +31,7 @@ class Trial(NamedTuple):
     """
 
     x: Point
-    bx: Point
-    y: Point
+    images: Images
     value: Array
     gradient: Point
     distance: Array
@@ -69,19 +67,19 @@ def search(
         distance = jnp.max(jnp.stack([m.distance for m in measured]))
 
         def near():
-            new, bx = problem.manifold.restore(measured)
-            return new, bx, *problem.evaluate(new)
+            new, images = problem.manifold.restore(measured)
+            return new, images, *problem.evaluate(new)
 
         def far():
-            return trial.x, trial.bx, jnp.full_like(stepsize, jnp.inf), trial.gradient
+            lost = jnp.full_like(stepsize, jnp.inf)
+            return trial.x, trial.images, lost, trial.gradient
 
         # Only what is near enough is worth the objective.
-        new, bx, value, gradient = lax.cond(distance < EDGE, near, far)
+        new, images, value, gradient = lax.cond(distance < EDGE, near, far)
         y = [m.matrix for m in measured]
         return Trial(
             x=new,
-            bx=bx,
-            y=y,
+            images=images,
             value=value,
             gradient=gradient,
             distance=distance,
@@ -93,8 +91,7 @@ def search(
     # The first attempt is in the loop too, so that it is compiled once.
     before = Trial(
         x=x,
-        bx=x,
-        y=x,
+        images=problem.manifold.kept(x),
         value=jnp.full_like(stepsize, jnp.inf),
         gradient=x,
         distance=jnp.zeros_like(stepsize),
