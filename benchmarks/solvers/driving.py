@@ -6,12 +6,21 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 import cdopt_jax as cdx
 from benchmarks.shared.problems import Problem
 from benchmarks.shared.timing import compiled, timed
 from benchmarks.solvers.signature import Solver
+
+REPEATS, BRIEF = 9, 0.3
+"""How often a run is timed if it takes no more than so many seconds. Those of
+milliseconds may take a quarter longer a minute later."""
+
+Times = list[tuple[float, float]]
+"""For each record of a run the seconds of the steps before it, and those since the
+call."""
 
 
 class Record(NamedTuple):
@@ -42,6 +51,7 @@ class Trace(NamedTuple):
         compile_seconds: How long compilation took.
         walls: The seconds from the call to each record, if they are more than those of
             the steps.
+        again: The same run once more, timed and not judged, if it can be run again.
     """
 
     x: jax.Array
@@ -49,6 +59,7 @@ class Trace(NamedTuple):
     records: list[Record]
     compile_seconds: float
     walls: list[float] | None = None
+    again: Callable[[], Times] | None = None
 
     @property
     def diverged(self) -> bool:
@@ -81,6 +92,28 @@ def judge(problem: Problem) -> Judge:
         return Record(step=step, seconds=seconds, **values), projected
 
     return record
+
+
+def in_turns(traces: dict[str, Trace]) -> dict[str, Trace]:
+    """The same runs with medians of their times, which are taken in turns."""
+    brief = {
+        name: trace
+        for name, trace in traces.items()
+        if trace.again is not None and trace.records[-1].seconds <= BRIEF
+    }
+    found: dict[str, list[Times]] = {name: [] for name in brief}
+    for _ in range(REPEATS):
+        for name, trace in brief.items():
+            assert trace.again is not None
+            found[name].append(trace.again())
+    return traces | {name: _timed(brief[name], times) for name, times in found.items()}
+
+
+def _timed(trace: Trace, times: list[Times]) -> Trace:
+    spent, walls = np.median(np.asarray(times), axis=0).T.tolist()
+    pairs = zip(trace.records, spent, strict=True)
+    records = [record._replace(seconds=seconds) for record, seconds in pairs]
+    return trace._replace(records=records, walls=walls)
 
 
 def run(
@@ -130,18 +163,30 @@ def run(
     record_of = judge(problem)
     record, projected = record_of(0, spent, solver.point(state))
     records = [record]
+    chunks = []
     step = 0
     while step < steps and spent < seconds:
         if not math.isfinite(record.value) or (stop and stop(record)):
             break
         how_many = min(every, steps - step)
         state, took = timed(chunk.call, jnp.asarray(how_many), state)
+        chunks.append(how_many)
         step, spent = step + how_many, spent + took
         record, projected = record_of(step, spent, solver.point(state))
         records.append(record)
+
+    def again():
+        at, spent = timed(first.call, start)
+        times = [spent]
+        for how_many in chunks:
+            at, took = timed(chunk.call, jnp.asarray(how_many), at)
+            times.append(times[-1] + took)
+        return [(spent, spent) for spent in times]
+
     return Trace(
         x=solver.point(state),
         projected=projected,
         records=records,
         compile_seconds=first.seconds + chunk.seconds,
+        again=again,
     )

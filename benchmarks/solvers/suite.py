@@ -25,7 +25,7 @@ from benchmarks.shared.data import DataError
 from benchmarks.shared.problems import REAL, SUITE, Problem
 from benchmarks.shared.results import RESULTS, environment, make_parser
 from benchmarks.solvers import report
-from benchmarks.solvers.driving import Record, Trace, run
+from benchmarks.solvers.driving import Record, Trace, in_turns, run
 from benchmarks.solvers.rivals import PACKAGES, RIVALS
 from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
 from benchmarks.solvers.starts import after, from_lowest
@@ -77,23 +77,29 @@ def minimized(method: str, problem: Problem, seconds: float) -> Trace:
     compile_seconds = solve(problem.start).compile_seconds
     if problem.starts > 1:
         problem = from_lowest(lambda x: solve(x).params, problem)
-    began, looks = time.perf_counter(), {}
 
-    def look(info):
-        looks[info.step] = time.perf_counter() - began - info.seconds
+    def call():
+        began, looks = time.perf_counter(), {}
 
-    result = solve(problem.start, look)
+        def look(info):
+            looks[info.step] = time.perf_counter() - began - info.seconds
+
+        result = solve(problem.start, look)
+        return result, _times(result.history, looks)
+
+    result, times = call()
     history = result.history
-    columns = (history.step, history.seconds, history.value, history.feasibility)
+    spent, walls = map(list, zip(*times, strict=True))
+    columns = (history.step, spent, history.value, history.feasibility)
     records = [
         Record(
             step=int(step),
-            seconds=float(spent),
+            seconds=seconds,
             value=float(value),
             projected_value=math.nan,
             feasibility=float(off),
         )
-        for step, spent, value, off in zip(*columns, strict=True)
+        for step, seconds, value, off in zip(*columns, strict=True)
     ]
     projected = float(problem.value(result.projected))
     records[-1] = records[-1]._replace(projected_value=projected)
@@ -102,22 +108,24 @@ def minimized(method: str, problem: Problem, seconds: float) -> Trace:
         projected=result.projected,
         records=records,
         compile_seconds=compile_seconds,
-        walls=_walls(records, looks),
+        walls=walls,
+        again=lambda: call()[1],
     )
 
 
-def _walls(records, looks):
-    """The seconds from the call to each record.
+def _times(history, looks):
+    """The seconds of each record, of its steps and since the call.
 
     Args:
-        records: The records.
+        history: The history of the run.
         looks: By step, how much later than the seconds of steps a look was.
     """
-    later, walls = max(looks.values(), default=0.0), []
-    for record in reversed(records):
-        later = looks.get(record.step, later)
-        walls.append(record.seconds + later)
-    return walls[::-1]
+    later, times = max(looks.values(), default=0.0), []
+    rows = zip(history.step[::-1], history.seconds[::-1], strict=True)
+    for step, seconds in rows:
+        later = looks.get(int(step), later)
+        times.append((float(seconds), float(seconds) + later))
+    return times[::-1]
 
 
 def driven(solver: Any, every: int, problem: Problem, seconds: float) -> Trace:
@@ -261,13 +269,21 @@ def _run_all(options, chosen, folder):
         for title, make in (bar := tqdm(chosen.items(), disable=None)):
             bar.set_description(f"{title}, seed {seed}")
             problem = make(seed)
-            for name, runner in runners(problem, options.seconds / 4):
-                file = folder / f"{title}@{name.replace(':', '-')}@{seed}.json"
-                if file.exists():
-                    continue
-                trace = runner(problem, options.seconds)
+            chosen_runners = dict(runners(problem, options.seconds / 4))
+            files = {
+                name: folder / f"{title}@{name.replace(':', '-')}@{seed}.json"
+                for name in chosen_runners
+            }
+            # All methods of a problem are timed in turns, so they are run together.
+            if all(file.exists() for file in files.values()):
+                continue
+            traces = {
+                name: runner(problem, options.seconds)
+                for name, runner in chosen_runners.items()
+            }
+            for name, trace in in_turns(traces).items():
                 content = {"problem": title, "method": name, "seed": seed}
                 content |= measured(problem, trace)
-                part = file.with_suffix(".part")
+                part = files[name].with_suffix(".part")
                 part.write_text(json.dumps(content) + "\n")
-                part.replace(file)
+                part.replace(files[name])

@@ -70,7 +70,9 @@ def weight(beta: object) -> float | Array:
 def check_leaves(x0: optax.Params) -> None:
     """Raise on a start that is not floating point."""
     for path, leaf in zip(leaf_paths(x0), jax.tree.leaves(x0), strict=True):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+        # Of an array, since `result_type` takes 0.1 ms.
+        dtype = leaf.dtype if isinstance(leaf, Array) else jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.inexact):
             what = describe_leaf(path, leaf)
             raise error(f"x0 must be floating point, real or complex; {what}.")
 

@@ -178,9 +178,7 @@ def leaves_of(params: optax.Params, mask: Mask) -> Leaves:
     readings, slots, metrics = detach_metrics(select(params, mask))
     structure = Structure(
         treedef=treedef,
-        shapes=tuple(
-            jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)) for a in leaves
-        ),
+        shapes=tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves),
         paths=tuple(leaf_paths(params)),
         constraints=readings,
         readings=readings,

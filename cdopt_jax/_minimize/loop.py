@@ -208,8 +208,8 @@ def advance(
         [DIVERGED, CERTIFIED, INFEASIBLE, STALLED],
         BUDGET,
     )
-    # What is large comes last, with a conditional of its own, since that copies it. Of a
-    # run that had ended the state is the same.
+    # The state is chosen apart, by one conditional, which copies it; that of a run that
+    # had ended is the same.
     new = Course(
         state=(),
         steps=steps,

@@ -13,7 +13,7 @@ from .phase import Phase
 from .setup import Data, Setup
 from .static import as_number
 
-GROWTH, FEWEST = 1.2, 20
+GROWTH, FEWEST = 1.2, 15
 """By which factor, and by how many steps at least, a look at a run is later than the
 look before.
 

@@ -84,7 +84,7 @@ def scipy_objective(
     problem = Problem(
         f=lambda params: f(params, *args),
         regularizer=None,
-        leaves=leaves_of(x0, mask),
+        leaves=leaves_of(jax.tree.map(jnp.asarray, start), mask),
     )
     given = float(weight(beta))
     gradient = jax.grad(problem.smooth)(problem.leaves.read(start))
