@@ -13,7 +13,7 @@ import scipy.optimize
 import cdopt_jax as cdx
 from benchmarks.shared.methods.proximal import solve_tangential, tangent_prox
 from benchmarks.shared.problems import Problem
-from benchmarks.solvers.driving import run
+from benchmarks.solvers.driving import BRIEF, REPEATS, Record, Trace, in_turns, run
 from benchmarks.solvers.rivals import PACKAGES, RIVALS, Solver
 from benchmarks.solvers.rivals.manpg import lipschitz
 from benchmarks.solvers.rivals.riemannian_subgradient import riemannian_subgradient
@@ -341,6 +341,36 @@ def test_the_driver_stops_at_a_nan_and_says_so():
     assert trace.diverged
     assert np.isnan(trace.records[-1].value)
     assert not run(counting(), pca(), steps=2).diverged
+
+
+def test_runs_are_timed_again_in_turns_and_have_the_medians():
+    order = []
+
+    def timed(name, seconds, times):
+        left = iter(times * REPEATS)
+
+        def again():
+            order.append(name)
+            return [(0.0, 0.5), (time := next(left), time + 0.5)]
+
+        records = [
+            Record(step=k, seconds=t, value=0, projected_value=0, feasibility=0)
+            for k, t in ((0, 0.0), (7, seconds))
+        ]
+        x = jnp.zeros(())
+        return Trace(x=x, projected=x, records=records, compile_seconds=0, again=again)
+
+    quick = timed("quick", BRIEF / 2, [3.0, 1.0, 2.0])
+    traces = {"quick": quick, "other": timed("other", BRIEF, [4.0])}
+    slow = timed("slow", 2 * BRIEF, [5.0])
+    alone = quick._replace(again=None)
+    found = in_turns(traces | {"slow": slow, "alone": alone})
+    assert order == ["quick", "other"] * REPEATS
+    assert [record.seconds for record in found["quick"].records] == [0.0, 2.0]
+    assert found["quick"].walls == [0.5, 2.5]
+    assert found["other"].records[-1].seconds == 4.0
+    assert found["slow"] is slow
+    assert found["alone"] is alone
 
 
 def test_the_driver_does_not_time_compilation():
