@@ -102,7 +102,7 @@ class Manifold(NamedTuple):
         """
         new, images = [], []
         for m in measured:
-            if m.residual is None:
+            if m.residual is None or m.image is None:
                 new.append(m.matrix)
                 images.append(None)
             else:
