@@ -242,7 +242,7 @@ def metric_fault(
         axis_name: The mapped axes that split the rows, inside ``shard_map``.
     """
     if not isinstance(B, np.ndarray | Array):
-        return f"B must be an array or a callable; it is {B!r}"
+        return f"B must be an array or a callable; its type is {type(B).__name__}"
     shape, dtype = jnp.shape(B), jnp.result_type(B)
     if len(shape) != 2 or shape[0] != shape[1] or n not in (None, shape[0]):
         rows = "n" if n is None else n

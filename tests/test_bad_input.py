@@ -183,7 +183,7 @@ def more_rows() -> dict[str, Row]:
         )
         rows[f"{name}-state-None"] = (
             lambda tx=tx: tx.update(PARAMS, None, PARAMS),
-            [f"{name}: the state must be the", "it is a NoneType"],
+            [f"{name}: the state must be the", "its type is NoneType"],
         )
     for name in TRANSFORMATIONS:
         grads = {"net": {"w": W.tolist(), "b": V}}

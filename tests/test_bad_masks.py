@@ -94,6 +94,7 @@ def function_rows() -> dict[str, Row]:
     masked("strings", ["*/w", "*/v"], "holds names", "where('*/w', '*/v')")
     masked("paths", {"net/w": True}, "paths for keys", "where({'net/w': Stiefel(…)})")
     masked("where", cdx.where, "the function where", 'where("*/kernel")')
+    masked("reading", cdx.layers.dense, "the function layers.dense", "layers.dense(…)")
     masked("returns-None", lambda _: None, "returned None", "jax.tree.map")
     masked("of-path-and-leaf", lambda _path, _leaf: True, "one argument", "where(")
     masked("without-arguments", lambda: MASK, "one argument", "the parameters")

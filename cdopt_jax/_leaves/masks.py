@@ -198,6 +198,11 @@ def _resolve(mask: Any, tree: Any) -> Any:
         )
     if mask is where:
         raise error('mask is the function where; write where("*/kernel").')
+    if getattr(mask, "__module__", None) == "cdopt_jax.layers":
+        raise error(
+            f"mask is the function layers.{mask.__name__}; write "
+            f"layers.{mask.__name__}(…), which makes a reading."
+        )
     if isinstance(mask, str):
         raise error(f"mask is the string {mask!r}; write where({mask!r}).")
     names = [m for m in jax.tree.leaves(mask) if isinstance(m, str)]

@@ -44,7 +44,7 @@ def check_state_type(state: Any, kind: type) -> None:
     """Raise unless a state is of the type that ``init`` made."""
     if not isinstance(state, kind):
         raise error(
-            f"the state must be the {kind.__name__} that init made; it is a "
+            f"the state must be the {kind.__name__} that init made; its type is "
             f"{type(state).__name__}. Call update(updates, state, params), in this "
             "order. Where the state was restored from a checkpoint, restore it with "
             "init(params) as the target, which has the right structure."
