@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("convergence", __doc__, RESULTS / "convergence")
     add = parser.add_argument
     add("--only", nargs="*", choices=QUESTIONS, default=list(QUESTIONS))
-    add("--seeds", type=int, default=3)
+    add("--seeds", type=int, default=1, help="starts of the tuned rivals (1)")
     add("--resume", action="store_true", help="keep the answers that are of this step")
     options = parser.parse_args(arguments)
     # Nothing is timed, and much of the time is compilation.

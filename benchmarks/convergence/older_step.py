@@ -23,10 +23,10 @@ from benchmarks.shared.tables import table
 
 TITLE = "Steps to a gap of 1e-6, beside the step before"
 
-GAP, LIMIT, STARTS = 1e-6, 1000, 7
+GAP, LIMIT, STARTS = 1e-6, 800, 7
 RATES = {
     "momentum": (0.5, 1.0, 2.0, 3.0, 3.5, 5.0, 7.0),
-    "adam": (0.003, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.03),
+    "adam": (0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.03),
 }
 NEAR, REACH, BEND = 0.25, 100.0, 9.0
 """The bounds of the older step: of the residual for A, of t²‖D‖ and of t²‖S‖²."""

@@ -27,7 +27,7 @@ def runs(seeds: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     del seeds
     names = ("adam",) if quick else OPTIMISERS
     for name in names:
-        steps = 100 if quick else 5_000
+        steps = 100 if quick else 3_000
         course = Course(
             steps=int(SEARCHES * steps) if name == "lbfgs" else steps,
             decay=lambda progress: FALL**progress,

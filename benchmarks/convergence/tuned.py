@@ -32,7 +32,7 @@ def _warm_cosine(progress):
 
 def runs(seeds: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     """The records."""
-    course = Course(steps=50 if quick else 2000, decay=_warm_cosine)
+    course = Course(steps=50 if quick else 1000, decay=_warm_cosine)
     names = list(TRAINING)[:1] if quick else TRAINING
     methods = OURS | dict(list(RIVALS.items())[: 1 if quick else None])
     for name in names:
