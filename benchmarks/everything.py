@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.index import COMMANDS, JOBS, Job
 from benchmarks.shared import fingerprint
+from benchmarks.shared.haste import flags
 from benchmarks.shared.results import QUICK, RESULTS
 from benchmarks.shared.tables import table
 
@@ -126,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             declare(job, options.made_at)
         return 0
     rows, failed = [], 0
+    # What is small is not kept, and takes longer to compile than to run.
+    hasty = {"XLA_FLAGS": flags()} if options.quick else {}
+    surrounded = {**hasty, **os.environ}
     for job in _chosen(options):
         why = stale(job)
         words = line(job, options)
@@ -138,7 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(f"python -m benchmarks {' '.join(words)}", flush=True)
             began = time.perf_counter()
-            done = subprocess.run([sys.executable, "-m", "benchmarks", *words])
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks", *words], env=surrounded
+            )
             took = f"{time.perf_counter() - began:.0f}"
             outcome = "made" if done.returncode == 0 else f"exit {done.returncode}"
             failed += done.returncode != 0

@@ -29,13 +29,13 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         "sweep": Command(
             module="feasibility.sweep",
             answers="no step leaves the radius: optimisers, rates, noise, metrics",
-            duration="an hour",
+            duration="20 minutes",
             result="results/feasibility/sweep.md",
         ),
         "precision": Command(
             module="feasibility.precision",
             answers="bf16 and f16 leaves and gradients, with and without copies",
-            duration="5 minutes",
+            duration="3 minutes",
             result="results/feasibility/precision.md",
         ),
     },
@@ -43,13 +43,13 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         "rivals": Command(
             module="rivals.command",
             answers="the rivals' own benchmarks: gap and feasibility against seconds",
-            duration="40 minutes",
+            duration="25 minutes",
             result="results/rivals/rivals.md",
         ),
         "convergence": Command(
             module="convergence.command",
-            answers="one setting, every optimiser, and rates far too large",
-            duration="half an hour",
+            answers="steps beside the step before; every optimiser; rates too large",
+            duration="15 minutes",
             result="results/convergence/convergence.md",
         ),
     },
@@ -77,7 +77,7 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         "large-model": Command(
             module="scaling.large_model",
             answers="what a tensor-parallel model of 70B parameters would pay",
-            duration="5 minutes",
+            duration="3 minutes",
             result="results/scaling/large_model.md",
         ),
     },
@@ -85,7 +85,7 @@ QUESTIONS: dict[str, dict[str, Command]] = {
         "paper": Command(
             module="ocnn.paper",
             answers="nine methods on CIFAR: search, runs, times, figures and claims",
-            duration="an hour a data set",
+            duration="half an hour a data set",
             result="results/ocnn/*/report.md",
         ),
         "ocnn": Command(
@@ -203,16 +203,16 @@ JOBS = (
             command="paper",
             part="moves",
             result=f"ocnn/{name}/report.json",
-            arguments=("--dataset", name),
+            arguments=("--dataset", name, *more),
             quick=() if name == "digits" else None,
             resumes=True,
             data=data,
         )
-        for name, data in {
-            "digits": None,
-            "cifar10": "cifar-10-",
-            "cifar100": "cifar-100",
-        }.items()
+        for name, data, more in (
+            ("digits", None, ("--epochs", "30")),
+            ("cifar10", "cifar-10-", ()),
+            ("cifar100", "cifar-100", ("--epochs", "3")),
+        )
     ),
     Job(
         command="muon",
@@ -228,7 +228,7 @@ JOBS = (
         part="moves",
         result="muon/text.json",
         arguments=("--task", "text"),
-        quick=("--task", "text"),
+        quick=("--task", "text", "--resume"),
         resumes=True,
     ),
     Job(
@@ -236,7 +236,7 @@ JOBS = (
         part="moves",
         result="muon/copying.json",
         arguments=("--task", "copying"),
-        quick=("--task", "copying"),
+        quick=("--task", "copying", "--resume"),
         resumes=True,
     ),
     Job(command="unitary", result="unitary/unitary.json", part="moves", resumes=True),

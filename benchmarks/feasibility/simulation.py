@@ -17,6 +17,7 @@ import optax
 from jax import Array, lax
 
 import cdopt_jax as cdx
+from benchmarks.feasibility.odd import ODD
 from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
 
 RADIUS = 0.5
@@ -30,6 +31,9 @@ CONDITION = 1e3
 _DENSE = 100
 
 
+PROPOSERS = {**OPTIMISERS, **ODD}
+"""What proposes updates: optimisers, and what none of them would propose."""
+
 GUARDED = ("constrain", "Algorithm 1, β = auto, guarded")
 """The wrappers whose state has the report of `keep_feasible`."""
 
@@ -39,7 +43,7 @@ class Case(NamedTuple):
 
     Attributes:
         wrapper: A key of `WRAPPERS`.
-        optimisers: Keys of `OPTIMISERS`. ``"lbfgs"``, which is given the function too,
+        optimisers: Keys of `PROPOSERS`. ``"lbfgs"``, which is given the function too,
             and ``"lookahead"``, whose parameters are a pair, go alone.
         dtype: ``"bfloat16"``, ``"float32"`` or ``"float64"``.
         shape: A matrix, or a stack of them.
@@ -160,7 +164,7 @@ def _simulate(case, steps, rates, noises, seed):
         index, rate, noise = setting
         # As the number that it is in most programs, it must not promote the updates.
         rate = rate.astype(case.dtype)
-        optimisers = [OPTIMISERS[name](rate) for name in case.optimisers]
+        optimisers = [PROPOSERS[name](rate) for name in case.optimisers]
         if lookahead:
             optimisers = [_on_fast(optimisers[0])]
         tx = WRAPPERS[case.wrapper](_one_of(index, optimisers), spec)
@@ -226,12 +230,8 @@ def _simulate(case, steps, rates, noises, seed):
     ranges = (np.arange(len(case.optimisers)), np.asarray(rates), np.asarray(noises))
     grid = np.meshgrid(*ranges, indexing="ij")
     settings = tuple(jnp.asarray(axis.ravel()) for axis in grid)
-    # Not vmap, under which the guard would compute both sides of every condition; and
-    # compiled in haste, since the program runs once.
-    program = jax.jit(
-        lambda s: lax.map(one, s),
-        compiler_options={"xla_backend_optimization_level": 0},
-    )
+    # Not vmap, under which the guard would compute both sides of every condition.
+    program = jax.jit(lambda s: lax.map(one, s))
     return {
         name: np.asarray(values, np.float64).reshape(grid[0].shape)
         for name, values in program(settings).items()

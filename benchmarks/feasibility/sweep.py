@@ -15,14 +15,17 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from benchmarks.feasibility.odd import ODD
 from benchmarks.feasibility.simulation import RADIUS, Case, allowance, simulate
 from benchmarks.shared.fingerprint import of_part
+from benchmarks.shared.haste import make_haste
 from benchmarks.shared.methods import OPTIMISERS
 from benchmarks.shared.results import (
     QUICK,
     RESULTS,
     environment,
     make_parser,
+    surroundings,
     write,
 )
 from benchmarks.shared.tables import table
@@ -49,34 +52,46 @@ class Plan(NamedTuple):
     steps: int
     rates: tuple[float, ...] = RATES
     noises: tuple[float, ...] = NOISES
+    dtypes: tuple[str, ...] = DTYPES
 
 
 SHAPES = {
     (8, 8): Plan(steps=40),
     (64, 16): Plan(steps=40),
     (100, 16, 8): Plan(steps=15),
-    (4096, 64): Plan(steps=3),
-    (512, 512): Plan(steps=2, rates=RATES[::3], noises=NOISES[::2]),
+    (4096, 64): Plan(steps=3, noises=NOISES[::2], dtypes=DTYPES[:2]),
+    (512, 512): Plan(
+        steps=2, rates=RATES[::3], noises=NOISES[::2], dtypes=("float32",)
+    ),
 }
 SMALL = ((8, 8), (64, 16), (100, 16, 8))
 ALONE = ("lbfgs", "lookahead")
-GROUPS = (tuple(n for n in OPTIMISERS if n not in ALONE), *((n,) for n in ALONE))
+GROUPS = (
+    tuple(n for n in OPTIMISERS if n not in ALONE),
+    *((n,) for n in ALONE),
+    tuple(ODD),
+)
 
 
 def cases(*, quick: bool = False) -> list[tuple[Case, Plan]]:
     """All programs, the dear ones last; with ``quick``, a few of one small shape."""
     shapes = SMALL[:1] if quick else tuple(SHAPES)
     dtypes = ("float32",) if quick else DTYPES
-    groups = (("momentum", "adam"),) if quick else GROUPS
+    groups = (("momentum", "adam"), tuple(ODD)) if quick else GROUPS
     kinds = [
         Case(wrapper=wrapper, optimisers=group, dtype=dtype, shape=shape, metric=metric)
         for shape in shapes
         for wrapper in COMPARED
         for dtype in dtypes
+        if dtype in SHAPES[shape].dtypes
         for metric in METRICS
         for group in groups
         if wrapper == "constrain"
-        or (shape in SMALL and (dtype, metric) == ("float32", "stiefel"))
+        or (
+            shape in SMALL
+            and (dtype, metric) == ("float32", "stiefel")
+            and group != tuple(ODD)
+        )
     ]
     return [(c, Plan(steps=10) if quick else SHAPES[c.shape]) for c in kinds]
 
@@ -199,6 +214,7 @@ def _escapes(rows, wrapper):
         if row["wrapper"] == wrapper
         and tuple(row["shape"]) in SMALL
         and (row["dtype"], row["metric"]) == ("float32", "stiefel")
+        and row["optimisers"] not in ODD
     ]
 
     def count(chosen=None):
@@ -223,7 +239,8 @@ _TEXT = """\
 # The hostile sweep
 
 `constrain` at radius {radius}, over optimisers, learning rates, noises, dtypes, shapes
-and metrics.
+and metrics; and over updates that no optimiser proposes: −x and −2x, what is normal to
+the manifold, and what is of low rank, which are times the learning rate too.
 
 {totals}
 
@@ -244,6 +261,8 @@ alone, other settings are lost whatever it is. Guarded means `keep_feasible` beh
 optimiser.
 
 {escapes}
+
+{around}
 """
 
 
@@ -260,6 +279,7 @@ def tables(counts: dict[str, Any]) -> str:
     worst = [
         [*(w[c] for c in columns), *(f"{w[c]:.2g}" for c in sizes)]
         for w in counts["worst"]
+        if w["settings"]
     ]
     shares = (*(f"{rate:g}" for rate in RATES), "all", "long steps")
     shortened = [
@@ -277,6 +297,7 @@ def tables(counts: dict[str, Any]) -> str:
         worst=table((*columns, *sizes), worst),
         shortened=table(("optimiser", *shares), shortened),
         escapes=table(("wrapper", *groups), escapes),
+        around=surroundings(counts),
     )
 
 
@@ -297,6 +318,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--resume", action="store_true", help="skip what was recorded with this step")
     add("--jobs", type=int, default=2, help="programs at a time")
     options = parser.parse_args(argv)
+    # Nothing is timed, and most of the time is compilation.
+    make_haste()
     usual = QUICK if options.quick else Path("runs")
     records: Path = options.records or usual / "sweep.jsonl"
     records.parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from benchmarks.rivals import packages, sparse
 from benchmarks.rivals.methods import CONTENDERS
-from benchmarks.rivals.problems import PROTOCOLS, Protocol
-from benchmarks.rivals.report import figure, report
+from benchmarks.rivals.problems import PROTOCOLS, Instance, Protocol
+from benchmarks.rivals.report import figure, leaders, report
 from benchmarks.rivals.running import run, tune
 from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.results import (
@@ -38,17 +38,37 @@ SOLVERS = ("proximal", "tangential")
 Jobs = Iterator[tuple[str, Callable[[], dict[str, Any]], bool]]
 
 
-def jobs(protocol: Protocol, seconds: float, *, quick: bool) -> Jobs:
-    """The runs on a problem; those in PyTorch have the setting of their twins."""
-    small = protocol.make(*protocol.small)
-    instance = small if quick else protocol.make(*protocol.size)
+SHOWN = ("constrain(sgd)", "POGO", "minimize, tangential", "pogo-torch")
+"""The methods that are run where all is small."""
 
-    @functools.cache
-    def chosen(name):
+
+@functools.cache
+def _small(make: Any, size: tuple[int, ...]) -> Instance:
+    return make(*size)
+
+
+_CHOSEN: dict[tuple[Any, ...], dict[str, Any]] = {}
+"""The settings that were found, by method and small problem."""
+
+
+def _chosen(name: str, protocol: Protocol, *, quick: bool) -> dict[str, Any]:
+    """The setting of a method, found once for all sizes of a problem."""
+    key = name, protocol.make, protocol.small, quick
+    if key not in _CHOSEN:
         contender = CONTENDERS[name]
         if quick:
-            contender = contender._replace(settings=contender.settings[-1:])
-        return tune(contender, protocol, small)
+            middle = len(contender.settings) // 2
+            contender = contender._replace(settings=contender.settings[middle:][:1])
+        small = _small(protocol.make, protocol.small)
+        _CHOSEN[key] = tune(contender, protocol, small)
+    return _CHOSEN[key]
+
+
+def jobs(protocol: Protocol, seconds: float, *, quick: bool) -> Jobs:
+    """The runs on a problem; those in PyTorch have the setting of their twins."""
+    small = _small(protocol.make, protocol.small)
+    instance = small if quick else protocol.make(*protocol.size)
+    chosen = functools.partial(_chosen, protocol=protocol, quick=quick)
 
     def tuned(name):
         found = chosen(name)
@@ -93,14 +113,19 @@ def _run_all(options, folder: Path) -> list[dict[str, Any]]:
     for title in (bar := tqdm(options.problem, disable=None)):
         protocol = PROTOCOLS.get(title)
         double = protocol is None or protocol.double
-        seconds = options.seconds if protocol is None else _budget(protocol, options)
+        seconds = options.seconds * (1 if protocol is None else protocol.patience)
         with jax.enable_x64(new_val=double):
             if protocol is None:
                 runs = sparse.runs(min(seconds, 10.0), quick=options.quick)
                 found = ((name, job, name.startswith("cdx:")) for name, job in runs)
             else:
                 found = jobs(protocol, seconds, quick=options.quick)
+            leading = _leading(protocol, records)
             for name, job, ours in found:
+                if leading is not None and name not in leading:
+                    continue
+                if options.quick and protocol is not None and name not in SHOWN:
+                    continue
                 bar.set_description(f"{title}, {name}")
                 settings = {"problem": title, "method": name, "ours": ours}
                 settings |= {"seconds": seconds, "step": of_part("step")}
@@ -115,10 +140,12 @@ def _run_all(options, folder: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _budget(protocol: Protocol, options: Any) -> float:
-    """The seconds of each method: twice as many at the full size of the protocols."""
-    large = protocol.size[0] == 2000 and protocol.steps is None
-    return options.seconds * (2 if large and not options.quick else 1)
+def _leading(protocol: Protocol | None, records: list[Any]) -> list[str] | None:
+    """The methods to run where a smaller problem was run before; None for all."""
+    if protocol is None or protocol.after is None:
+        return None
+    before = [record for record in records if record["problem"] == protocol.after]
+    return leaders(before, protocol.gap) if before else None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -127,7 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     titles = [*PROTOCOLS, sparse.TITLE]
     add("--problem", nargs="+", choices=titles, default=titles, metavar="NAME")
-    add("--seconds", type=float, default=30.0, help="for each method; double if large")
+    add(
+        "--seconds",
+        type=float,
+        default=12.0,
+        help="for each method; five times if large",
+    )
     add("--runs", type=Path, default=Path("runs/rivals"), help="folder of the runs")
     add("--resume", action="store_true", help="keep the runs that are there")
     options = parser.parse_args(arguments)

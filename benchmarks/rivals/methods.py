@@ -20,7 +20,7 @@ from benchmarks.shared.methods.leaves import STACKS, descending
 from benchmarks.shared.methods.pogo import pogo
 from benchmarks.shared.methods.retraction import cayley, polar_gram, qr, retracted
 
-RATES = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 MOMENTA = (0.0, 0.9)
 ADAM = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Adam's rates are lengths of entries, in units of 1/√n, the size of an entry of X."""

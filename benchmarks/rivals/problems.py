@@ -74,6 +74,8 @@ class Protocol(NamedTuple):
         steps: How many steps are taken at most, with a cosine decay of the learning
             rate over them; None for a constant rate until the time is over.
         double: Whether it is computed in float64.
+        after: The same problem at a smaller size, whose leaders alone are run.
+        patience: How many times the usual seconds each method has.
     """
 
     source: str
@@ -83,6 +85,8 @@ class Protocol(NamedTuple):
     gap: float = 1e-6
     steps: int | None = None
     double: bool = False
+    after: str | None = None
+    patience: float = 1.0
 
 
 def _start(n: int, p: int) -> np.ndarray:
@@ -176,36 +180,42 @@ def generalized(n: int, p: int, *, condition: float = 100.0) -> Instance:
 
 
 _POGO = "POGO and RSDM: "
+# One function for both sizes, so that rates are chosen once.
+_PCA = partial(pca, transposed=True)
 PROTOCOLS: dict[str, Protocol] = {
+    "PCA, smaller": Protocol(
+        source=f"{_POGO}condition number 1000",
+        make=_PCA,
+        size=(800, 600),
+        small=(160, 120),
+    ),
     "PCA": Protocol(
         source=f"{_POGO}condition number 1000",
-        make=partial(pca, transposed=True),
+        make=_PCA,
         size=(2000, 1500),
-        small=(240, 180),
+        small=(160, 120),
+        after="PCA, smaller",
+        patience=5.0,
     ),
-    "PCA, half size": Protocol(
-        source=f"{_POGO}condition number 1000",
-        make=partial(pca, transposed=True),
-        size=(1000, 750),
-        small=(240, 180),
-    ),
-    "PCA, QDQ, half size": Protocol(
+    "PCA, QDQ, smaller": Protocol(
         source=f"{_POGO}as their scripts form it, QDQ in place of QDQᵀ",
         make=partial(pca, transposed=False),
-        size=(1000, 750),
-        small=(240, 180),
+        size=(800, 600),
+        small=(160, 120),
+    ),
+    "Procrustes, smaller": Protocol(
+        source=f"{_POGO}Gaussian A and B",
+        make=procrustes,
+        size=(800,),
+        small=(120,),
     ),
     "Procrustes": Protocol(
         source=f"{_POGO}Gaussian A and B",
         make=procrustes,
         size=(2000,),
-        small=(200,),
-    ),
-    "Procrustes, half size": Protocol(
-        source=f"{_POGO}Gaussian A and B",
-        make=procrustes,
-        size=(1000,),
-        small=(200,),
+        small=(120,),
+        after="Procrustes, smaller",
+        patience=5.0,
     ),
     "online PCA, p = 100": Protocol(
         source="landing: 15000×5000, noise 0.1, batches of 128",

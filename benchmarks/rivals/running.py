@@ -16,12 +16,17 @@ LOOK = 1.1
 TUNING_STEPS = 200
 
 
-def diverged(gap: float, feasibility: float) -> bool:
-    """Whether a run is lost: its gap or its distance from the manifold passes one.
+def diverged(gap: float, feasibility: float, first: float) -> bool:
+    """Whether a run is lost: twice the gap of the start, or off the manifold by one.
 
     A gap far below zero is that of a point from which one step does not lead back.
+
+    Args:
+        gap: The relative gap.
+        feasibility: The distance from the manifold.
+        first: The gap at the start.
     """
-    return not (abs(gap) <= 1 and feasibility <= 1)
+    return not (abs(gap) <= max(1, 2 * first) and feasibility <= 1)
 
 
 class Look(NamedTuple):
@@ -64,7 +69,8 @@ class Watch:
         gap, off = self._judge(point)
         self.looks.append(Look(step=step, seconds=seconds, gap=gap, feasibility=off))
         self._next = LOOK * seconds
-        return over or diverged(gap, off) or gap <= self._gap
+        lost = diverged(gap, off, self.looks[0].gap)
+        return over or lost or gap <= self._gap
 
 
 def run(
@@ -104,6 +110,7 @@ def tune(contender: Contender, protocol: Protocol, small: Instance) -> dict[str,
     """
     steps = None if protocol.steps is None else TUNING_STEPS
     look = judge(small)
+    first, _ = look(small.start)
     step = jax.jit(advance(contender, small, steps))
     scale = len(small.start) ** -0.5 if contender.by_entry else 1.0
     tried = []
@@ -114,7 +121,7 @@ def tune(contender: Contender, protocol: Protocol, small: Instance) -> dict[str,
             state = step(state, small.data, scale * rate, momentum)
             if count % 5 == 0:
                 gap, off = look(state.x)
-                if diverged(gap, off):
+                if diverged(gap, off, first):
                     gap = math.inf
                     break
                 if steps is None and gap <= protocol.gap:

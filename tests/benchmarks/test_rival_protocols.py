@@ -16,7 +16,7 @@ from benchmarks.rivals.running import run, tune
 
 SIZES = {
     "PCA": (30, 20),
-    "PCA, QDQ, half size": (30, 20),
+    "PCA, QDQ, smaller": (30, 20),
     "Procrustes": (20,),
     "online PCA, p = 100": (400, 60, 5),
     "generalized eigenvalues": (30, 10),

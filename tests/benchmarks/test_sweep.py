@@ -1,12 +1,10 @@
 """The hostile sweep in small: the same programs, fewer of them."""
 
-import jax
-import optax
 import pytest
 
 from benchmarks.feasibility import sweep
+from benchmarks.feasibility.odd import ODD
 from benchmarks.feasibility.simulation import RADIUS, Case
-from benchmarks.shared.methods import OPTIMISERS
 
 TOGETHER = ("momentum", "adam", "lion", "rmsprop", "lamb", "schedule-free")
 PLAN = sweep.Plan(steps=15, rates=(1e-3, 1.0, 100.0), noises=(0.0, 10.0))
@@ -36,33 +34,8 @@ def test_no_optimiser_rate_or_noise_drives_the_guarded_step_out(shape, metric):
     assert any(row["long"] == PLAN.steps for row in got)
 
 
-def proposes(update):
-    """An optimiser that proposes rate·update(x, g)."""
-
-    def of(rate):
-        def proposal(updates, params):
-            return jax.tree.map(lambda g, x: rate * update(x, g), updates, params)
-
-        return optax.stateless(proposal)
-
-    return of
-
-
-# What no optimiser does: x itself, what is normal to the manifold, what has rank one.
-ODD = {
-    "minus x": proposes(lambda x, _: -x),
-    "normal": proposes(lambda x, g: x @ (x.mT @ g + g.mT @ x)),
-    "one column": proposes(lambda x, g: (g - x).at[..., 1:].set(0)),
-    "a column less": proposes(lambda x, _: (0 * x).at[..., 0].set(-x[..., 0])),
-    "low rank": proposes(lambda _, g: g[..., :1] @ g[..., :1, :]),
-    "minus x, low rank": proposes(lambda x, g: g[..., :1] @ g[..., :1, :] - x),
-}
-
-
 @pytest.mark.parametrize("metric", sweep.METRICS)
-def test_nor_do_updates_that_point_inward_or_have_a_low_rank(metric, monkeypatch):
-    for name, optimiser in ODD.items():
-        monkeypatch.setitem(OPTIMISERS, name, optimiser)
+def test_nor_do_updates_that_point_inward_or_have_a_low_rank(metric):
     plan = sweep.Plan(steps=6, rates=(1.0, 2.0, 1e4), noises=(0.0, 10.0))
     got = rows(group=tuple(ODD), shape=(3, 8, 4), metric=metric, plan=plan)
     assert len(got) == 6 * len(ODD)
@@ -77,6 +50,20 @@ def test_nor_does_one_that_searches_or_has_two_copies(alone):
     got = rows(group=(alone,))
     assert not any(map(sweep.violated, got))
     assert all(row["finite"] for row in got)
+
+
+def test_the_command_runs_them_with_every_shape_dtype_and_metric_of_the_plans():
+    chosen = {
+        (c.shape, c.dtype, c.metric)
+        for c, _ in sweep.cases()
+        if c.wrapper == "constrain" and c.optimisers == tuple(ODD)
+    }
+    assert chosen == {
+        (shape, dtype, metric)
+        for shape, plan in sweep.SHAPES.items()
+        for dtype in plan.dtypes
+        for metric in sweep.METRICS
+    }
 
 
 def test_what_breaks_is_reported():
