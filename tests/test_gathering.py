@@ -135,11 +135,12 @@ TRANSFORMED = {
 }
 
 
-# Compositions of those that are always run, as is a gradient with a checkpoint.
-COMPOSED = {name for name in TRANSFORMED if " of " in name} | {"checkpoint"}
+# A gradient on eight devices takes half a minute to compile, with a checkpoint as
+# well; `test_meta_gradients` has gradients on one. The rest are compositions.
+SLOW = {name for name in TRANSFORMED if " of " in name} | {"grad", "checkpoint"}
 
 
-@pytest.mark.parametrize("name", mostly(TRANSFORMED, slow=COMPOSED))
+@pytest.mark.parametrize("name", mostly(TRANSFORMED, slow=SLOW))
 def test_a_step_that_is_transformed_is_that_of_one_device(name):
     params, state = started((64, 16), P(None, "b"))
     alone = jax.device_put((params, state), jax.devices()[0])
