@@ -50,10 +50,10 @@ def normal(shape: tuple[int, ...], seed: int, dtype: Any = None) -> jax.Array:
 
 def points(
     shape: tuple[int, ...], count: int, dtype: Any = None
-) -> Iterator[list[jax.Array]]:
+) -> Iterator[list[np.ndarray]]:
     """For each seed: a point with singular values of order one, then directions."""
     for seed in SEEDS:
-        x, *rest = normal((count, *shape), seed, dtype)
+        x, *rest = np.asarray(normal((count, *shape), seed, dtype))
         yield [x / math.sqrt(shape[-2]), *rest]
 
 

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.oracles import descend, guarded_algorithm_1, normal, polar, spd, spectral
 
 N, P, STEPS = 20, 4, 400
@@ -75,7 +76,9 @@ def test_every_optimiser_ends_at_a_stationary_point(name):
     assert cdx.stiefel.feasibility(x) <= 1e-9
 
 
-@pytest.mark.parametrize("name", ["adam", "lamb", "lion", "momentum"])
+@pytest.mark.parametrize(
+    "name", mostly(["adam", "lamb", "lion", "momentum"], slow=["lamb", "momentum"])
+)
 def test_at_leading_eigenvectors_in_single_precision_nothing_moves(name):
     """A stationary point is a fixed point: all there is to see is rounding."""
     tx = cdx.constrain(OPTIMISERS[name](0.1))

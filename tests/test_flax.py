@@ -14,6 +14,7 @@ from flax.core import FrozenDict, freeze, unfreeze
 from flax.training.train_state import TrainState
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.oracles import guarded_algorithm_1, normal, spectral, tall
 from tests.resumable import Linen, Nnx
 
@@ -71,9 +72,7 @@ def train_nnx(tx, model, steps=STEPS, wrt: Any = nnx.Param):
     return optimizer
 
 
-@pytest.mark.parametrize(
-    "recipe", ["constrain", "auto", pytest.param("prox", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("recipe", mostly(RECIPES, slow=("auto", "prox")))
 def test_linen_and_nnx_take_the_same_steps_from_the_same_values(recipe):
     model = Nnx(nnx.Rngs(0))
     params = {
@@ -142,7 +141,8 @@ class Partitioned(nn.Module):
 
 @pytest.mark.parametrize(
     "module",
-    [Scanned(), Ensemble(), Partitioned()],
+    # The kernel of an ensemble is a stack, as that of scanned layers is.
+    [Scanned(), pytest.param(Ensemble(), marks=pytest.mark.slow), Partitioned()],
     ids=repr,
 )
 def test_stacked_and_boxed_kernels_of_linen_are_trained(module):

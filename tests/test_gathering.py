@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import cdopt_jax as cdx
 from tests.layouts import mesh_of
+from tests.marks import mostly
 from tests.oracles import normal
 
 TX = cdx.constrain(optax.sgd(1e-2), cdx.layers.dense())
@@ -60,27 +61,22 @@ def test_a_leaf_that_is_gathered_is_named_once_with_what_to_write(shape, spec):
     assert said(update, params, state, params) == []
 
 
+NOT_GATHERED = {
+    "rows": ((64, 16), P("b", None)),
+    "rows by both": ((64, 16), P(("a", "b"), None)),
+    "wide, by columns": ((16, 64), P(None, "b")),
+    "batch": ((8, 32, 8), P("b", None, None)),
+    "batch and rows": ((8, 32, 8), P("a", "b", None)),
+    "whole": ((64, 16), P()),
+}
+
+
+# One program for all leaves takes as long to compile as a program for each.
 @pytest.mark.parametrize(
-    ("shape", "spec"),
-    [
-        ((64, 16), P("b", None)),
-        ((64, 16), P(("a", "b"), None)),
-        ((16, 64), P(None, "b")),
-        ((8, 32, 8), P("b", None, None)),
-        ((8, 32, 8), P("a", "b", None)),
-        ((64, 16), P()),
-    ],
-    ids=[
-        "rows",
-        "rows by both",
-        "wide, by columns",
-        "batch",
-        "batch and rows",
-        "whole",
-    ],
+    "name", mostly(NOT_GATHERED, slow=("rows by both", "batch", "whole"))
 )
-def test_a_leaf_that_is_not_gathered_is_not_named(shape, spec):
-    params, state = started(shape, spec)
+def test_a_leaf_that_is_not_gathered_is_not_named(name):
+    params, state = started(*NOT_GATHERED[name])
     assert said(jax.jit(TX.update), params, state, params) == []
 
 
@@ -139,14 +135,12 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        # Compositions of those that are always run.
-        pytest.param(name, marks=pytest.mark.slow) if " of " in name else name
-        for name in TRANSFORMED
-    ],
-)
+# A gradient on eight devices takes half a minute to compile, with a checkpoint as
+# well; `test_meta_gradients` has gradients on one. The rest are compositions.
+SLOW = {name for name in TRANSFORMED if " of " in name} | {"grad", "checkpoint"}
+
+
+@pytest.mark.parametrize("name", mostly(TRANSFORMED, slow=SLOW))
 def test_a_step_that_is_transformed_is_that_of_one_device(name):
     params, state = started((64, 16), P(None, "b"))
     alone = jax.device_put((params, state), jax.devices()[0])

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.oracles import normal, polar, proposed, tall, traced_products
 
 SHAPES = {
@@ -49,13 +50,11 @@ def trees(seed: int = 0) -> tuple[Any, Any]:
     return params, grads
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *list(TRANSFORMS)[:-1],
-        pytest.param("constrain-prox", marks=pytest.mark.slow),
-    ],
-)
+# The first two are parts of `dissolve_gradients`.
+SLOW = ("add_penalty", "restore_feasibility", "constrain-prox")
+
+
+@pytest.mark.parametrize("name", mostly(TRANSFORMS, slow=SLOW))
 def test_a_leaf_steps_as_it_does_alone(name):
     tx = TRANSFORMS[name]
     params, grads = trees()

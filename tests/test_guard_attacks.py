@@ -27,8 +27,8 @@ CASES = [
     for condition in (1.0, 1e2, 1e4)
     if condition == 1 or dtype not in HALF
 ]
-# One of each dtype by default, with and without a metric; all of them take minutes.
-USUAL = [((20, 4), dtype, 1.0) for dtype in DTYPES]
+# By default a dtype of each kind, with and without a metric; all take minutes.
+USUAL = [((20, 4), dtype, 1.0) for dtype in ("float32", "bfloat16", "complex128")]
 USUAL += [((20, 4), "float32", 1e4), ((5, 5), "complex64", 1e2)]
 
 

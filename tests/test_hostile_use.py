@@ -14,6 +14,7 @@ import pytest
 from optax import contrib
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.oracles import normal, polar
 
 
@@ -172,7 +173,12 @@ ORDINARY: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ORDINARY)
+# What these do to a step is done by others, or by `test_wrappers`.
+ALIKE = {"plain", "apply_if_finite", "schedule_free", "float16"}
+ALIKE |= {"regularizer in bfloat16"}
+
+
+@pytest.mark.parametrize("name", mostly(ORDINARY, slow=ALIKE))
 def test_ordinary_training_is_never_counted_as_misuse(name):
     tx, dtype = ORDINARY[name]
     # Not on the manifold, which is no misuse at the start.

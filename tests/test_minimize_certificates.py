@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.minimize_problems import N, P, farthest, start, variance
 
 DIAGONAL = jnp.linspace(1, 10, 50)
@@ -50,7 +51,11 @@ def test_a_power_of_two_in_front_of_f_and_r_changes_no_bit():
         assert int(end.steps) == int(ends[0].steps)
 
 
-@pytest.mark.parametrize("method", ["auto", "tangential", "lbfgs", "newton"])
+@pytest.mark.parametrize(
+    "method",
+    # Every method leaves it by the same first step.
+    mostly(["auto", "tangential", "lbfgs", "newton"], slow=["lbfgs", "newton"]),
+)
 def test_a_saddle_is_left(method):
     result = cdx.minimize(diagonal, jnp.eye(50, 3), method=method)
     assert float(result.value) == pytest.approx(EIGENVALUES, abs=1e-6)
@@ -135,7 +140,9 @@ def ill_conditioned(condition, n=60):
     return (metric + metric.T) / 2
 
 
-@pytest.mark.parametrize("regularized", [False, True])
+@pytest.mark.parametrize(
+    "regularized", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_no_loop_is_without_end(regularized):
     """In single precision A does not bring a candidate to the manifold."""
     metric = ill_conditioned(1e8, 100)
@@ -208,22 +215,24 @@ def test_no_certificate_for_a_point_off_the_manifold():
     assert "B is too ill-conditioned" in result.message
 
 
-def test_a_proximal_point_that_is_certified_is_near():
+@pytest.mark.parametrize(
+    "method", mostly(["continuation", "proximal"], slow=["continuation"])
+)
+def test_a_proximal_point_that_is_certified_is_near(method):
     """A long stepsize makes ‖y − x‖/η small where y is far from x."""
     a = np.random.default_rng(1).standard_normal((16, 16))
     a = a * np.geomspace(1, 1e-3, 16)[:, None]
     a = jnp.asarray((a + a.T) / 2, jnp.float32)
-    for method in ("continuation", "proximal"):
-        result = cdx.minimize(
-            lambda x, a: jnp.sum(x * a[:, :3]),
-            single((16, 3), 1),
-            args=(a,),
-            regularizer=cdx.prox.l1(0.3),
-            method=method,
-        )
-        assert result.converged
-        far = jnp.linalg.norm(result.proximal - result.params)
-        assert float(far) <= 4e-4 * np.sqrt(3)
+    result = cdx.minimize(
+        lambda x, a: jnp.sum(x * a[:, :3]),
+        single((16, 3), 1),
+        args=(a,),
+        regularizer=cdx.prox.l1(0.3),
+        method=method,
+    )
+    assert result.converged
+    far = jnp.linalg.norm(result.proximal - result.params)
+    assert float(far) <= 4e-4 * np.sqrt(3)
 
 
 def test_a_start_where_the_gradient_is_huge_does_not_loosen_the_certificate():
@@ -238,15 +247,15 @@ def test_a_start_where_the_gradient_is_huge_does_not_loosen_the_certificate():
     assert float(found.value) == pytest.approx(float(truth.value), rel=1e-3)
 
 
-def test_f_may_return_another_precision():
+@pytest.mark.parametrize("method", mostly(["auto", "newton"], slow=["newton"]))
+def test_f_may_return_another_precision(method):
     def f(x):
         return jnp.sum(np.linspace(1, 2, 50)[:, None] * x.astype(jnp.float64) ** 2)
 
-    for method in ("auto", "newton"):
-        result = cdx.minimize(f, single((50, 3)), method=method)
-        assert result.converged
-        assert result.params.dtype == jnp.float32
-        assert float(result.value) == pytest.approx(3 * 1 + 3 / 49, rel=1e-3)
+    result = cdx.minimize(f, single((50, 3)), method=method)
+    assert result.converged
+    assert result.params.dtype == jnp.float32
+    assert float(result.value) == pytest.approx(3 * 1 + 3 / 49, rel=1e-3)
 
 
 @pytest.mark.parametrize("weight", [0.5, 50.0])

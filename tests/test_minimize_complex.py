@@ -9,6 +9,7 @@ import scipy.linalg
 import scipy.optimize
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.oracles import inner, normal, polar, spd, symmetric
 
 N, P = 12, 3
@@ -42,12 +43,10 @@ METHODS = {
     "normalized": 1e-2,
     "diminishing": 0.2,
 }
-QUICK = ("tangential", "proximal", "newton")
 
 
 @pytest.mark.parametrize(
-    "method",
-    [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
+    "method", mostly(METHODS, slow=METHODS.keys() - {"tangential", "proximal"})
 )
 def test_every_method_finds_least_eigenvalues_and_the_polar_factor(method):
     least = np.linalg.eigvalsh(H)[:P].sum()
@@ -74,7 +73,9 @@ def test_an_optimiser_sees_the_direction_of_steepest_ascent():
     assert float(found.value) == pytest.approx(np.linalg.eigvalsh(H)[:P].sum())
 
 
-@pytest.mark.parametrize("metric", ["Hermitian", "real", "callable"])
+@pytest.mark.parametrize(
+    "metric", mostly(["Hermitian", "real", "callable"], slow=["real", "callable"])
+)
 def test_generalised_eigenvalues_are_those_of_scipy(metric):
     b = spd(N, None if metric == "real" else "complex128")
     B = (lambda v: b @ v) if metric == "callable" else b
@@ -98,7 +99,10 @@ def test_single_precision_with_a_metric_is_projected_in_double():
     assert float(found.feasibility) < 1e-5
 
 
-def test_real_and_complex_leaves_are_minimised_together():
+@pytest.mark.parametrize(
+    "method", mostly(["auto", "newton", "sampling"], slow=["newton", "sampling"])
+)
+def test_real_and_complex_leaves_are_minimised_together(method):
     target = {"u": TARGET, "w": np.asarray(normal((6, 2), 1)), "b": np.ones(3)}
     target["c"] = np.ones(2) * (1 + 2j)
     x0 = {"u": start(), "w": jnp.eye(6, 2), "b": jnp.zeros(3), "c": jnp.zeros(2) * 1j}
@@ -107,17 +111,14 @@ def test_real_and_complex_leaves_are_minimised_together():
     def f(x):
         return sum(jnp.sum(jnp.abs(x[k] - target[k]) ** 2) for k in x)
 
-    for method in ("auto", "newton", "sampling"):
-        found = cdx.minimize(f, x0, mask, method=method, max_steps=300)
-        # Samples of gradients end near the tolerance, on either side of it.
-        assert float(found.stationarity) <= 4 * float(found.tolerance), method
-        for name in ("u", "w"):
-            assert found.params[name].dtype == x0[name].dtype
-            np.testing.assert_allclose(
-                found.params[name], polar(target[name]), atol=1e-5
-            )
-        np.testing.assert_allclose(found.params["c"], target["c"], atol=1e-5)
-        np.testing.assert_allclose(found.params["b"], target["b"], atol=1e-5)
+    found = cdx.minimize(f, x0, mask, method=method, max_steps=300)
+    # Samples of gradients end near the tolerance, on either side of it.
+    assert float(found.stationarity) <= 4 * float(found.tolerance)
+    for name in ("u", "w"):
+        assert found.params[name].dtype == x0[name].dtype
+        np.testing.assert_allclose(found.params[name], polar(target[name]), atol=1e-5)
+    np.testing.assert_allclose(found.params["c"], target["c"], atol=1e-5)
+    np.testing.assert_allclose(found.params["b"], target["b"], atol=1e-5)
 
 
 def test_sparse_components_of_complex_data_are_stationary():

@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 
 RNG = np.random.default_rng(0)
 TIGHT = 1e-13
@@ -56,7 +57,7 @@ def test_the_derivative_of_a_leading_subspace_is_that_of_the_eigenvectors():
     assert float(jax.jit(jax.grad(loss))(0.0)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("method", ["tangential", "newton"])
+@pytest.mark.parametrize("method", mostly(["tangential", "newton"], slow=["newton"]))
 def test_the_derivative_of_a_procrustes_solution_is_that_of_finite_differences(method):
     # Square, so that the solution is the polar factor of aᵀb.
     a, b = RNG.normal(size=(12, 5)), RNG.normal(size=(12, 5))
@@ -134,8 +135,15 @@ def test_what_has_no_derivative_says_so(options, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("called", [False, True])
-@pytest.mark.parametrize("name", ["project", "dissolve"])
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("project", False),
+        ("dissolve", True),
+        pytest.param("project", True, marks=pytest.mark.slow),
+        pytest.param("dissolve", False, marks=pytest.mark.slow),
+    ],
+)
 def test_the_derivative_with_respect_to_a_metric_is_that_of_finite_differences(
     name, called
 ):

@@ -13,6 +13,7 @@ import scipy.optimize
 
 import cdopt_jax as cdx
 from benchmarks.shared.problems import sparse_pca
+from tests.marks import mostly
 from tests.minimize_problems import (
     BEST,
     METRIC,
@@ -77,7 +78,13 @@ def test_auto_finds_the_planted_direction_of_a_function_with_kinks():
     assert np.all(np.diff(result.history.seconds) > 0)
 
 
-@pytest.mark.parametrize("method", ["diminishing", "normalized", "polyak", "sampling"])
+@pytest.mark.parametrize(
+    "method",
+    mostly(
+        ["diminishing", "normalized", "polyak", "sampling"],
+        slow=["diminishing", "normalized"],
+    ),
+)
 def test_every_rule_lowers_a_function_with_kinks(method):
     steps = 60 if method == "sampling" else 400
     result = cdx.minimize(kinks, start(1, 8, 1), method=method, max_steps=steps)
@@ -131,7 +138,10 @@ def test_zeros_are_exact_in_the_parameters_also_with_a_metric():
     assert float(jnp.mean(result.proximal == 0)) == pytest.approx(1 - 1 / N)
 
 
-@pytest.mark.parametrize("beta", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize(
+    "beta",
+    [0.1, *(pytest.param(b, marks=pytest.mark.slow) for b in (1.0, 10.0)), 100.0],
+)
 def test_a_stationary_point_of_h_is_one_of_the_problem_for_every_weight(beta):
     """The theorem, seen: h is minimised by a plain subgradient method of its own."""
     weight = 0.05

@@ -11,6 +11,7 @@ import pytest
 from jax.core import Tracer
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.minimize_problems import BEST, METRIC, N, P, quadratic, start
 
 
@@ -30,7 +31,11 @@ def variance(x, m):
 
 
 @pytest.mark.parametrize(
-    "method", ["auto", "proximal", "tangential", "lbfgs", "geometric"]
+    "method",
+    mostly(
+        ["auto", "proximal", "tangential", "lbfgs", "geometric"],
+        slow=["auto", "lbfgs"],
+    ),
 )
 def test_a_second_call_compiles_nothing(method):
     f, traces = counted(variance)
@@ -54,7 +59,10 @@ def test_a_second_call_compiles_nothing(method):
         assert float(second.value) == pytest.approx(-(3 * N - 3), rel=1e-4)
 
 
-@pytest.mark.parametrize("method", ["continuation", "proximal", "tangential"])
+@pytest.mark.parametrize(
+    "method",
+    mostly(["continuation", "proximal", "tangential"], slow=["continuation"]),
+)
 def test_a_first_call_compiles_three_programs_and_nothing_else(method, caplog):
     rng = np.random.default_rng(0)
     x0 = np.linalg.qr(rng.standard_normal((11, 2)))[0]
@@ -100,7 +108,7 @@ def test_programs_that_are_no_longer_used_are_freed():
     assert 0 < sum(ref() is not None for ref in held) <= 34
 
 
-@pytest.mark.parametrize("method", ["proximal", "lbfgs"])
+@pytest.mark.parametrize("method", mostly(["proximal", "lbfgs"], slow=["lbfgs"]))
 def test_later_pieces_of_a_run_are_not_compiled_again(method):
     def traces(steps):
         f, traces = counted(quadratic)
@@ -123,7 +131,7 @@ def test_many_starts_run_at_once_under_vmap():
     np.testing.assert_array_equal(result.history.step[:, -1], result.steps)
 
 
-@pytest.mark.parametrize("most", [40, 300])
+@pytest.mark.parametrize("most", [pytest.param(40, marks=pytest.mark.slow), 300])
 def test_a_continuation_under_jit_is_the_one_outside(most):
     data = jnp.asarray(np.random.default_rng(0).normal(size=(20, 40)))
     x0 = start(n=40, p=2)
@@ -144,7 +152,7 @@ def test_a_continuation_under_jit_is_the_one_outside(most):
     assert inside.method == "continuation"
 
 
-@pytest.mark.parametrize("kind", ["Explicit", "Auto"])
+@pytest.mark.parametrize("kind", mostly(["Explicit", "Auto"], slow=["Auto"]))
 def test_a_start_and_data_that_are_split_over_devices_stay_split(kind):
     axes = (getattr(jax.sharding.AxisType, kind),)
     mesh = jax.make_mesh((4,), ("d",), axis_types=axes)

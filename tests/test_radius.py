@@ -45,10 +45,8 @@ UPDATES = {
 SHAPES = ((1, 1), (7, 1), (6, 6), (20, 4), (5, 8, 3))
 DTYPES = ("float32", "float64", "bfloat16", "complex64", "complex128")
 METRICS = ("none", "array", "callable")
-# Every pair of shape, dtype and metric occurs; the rest are slow.
-SQUARE = {(s, d, (s + d) % 3) for s in range(5) for d in range(3)}
-QUICK = SQUARE - {(0, 0, 0), (0, 2, 2), (1, 1, 2), (3, 0, 0), (4, 2, 0), (1, 2, 0)}
-QUICK |= {(2, 3, 0), (3, 3, 1), (4, 4, 2), (1, 4, 0)}
+# By default every shape, every dtype and every metric occurs; the rest are slow.
+QUICK = {(0, 1, 1), (1, 4, 0), (2, 3, 0), (3, 0, 1), (3, 2, 2), (4, 1, 2), (4, 0, 0)}
 each_setting = pytest.mark.parametrize(
     ("shape", "dtype", "kind"),
     [

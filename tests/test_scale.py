@@ -241,7 +241,12 @@ def test_the_bound_is_above_what_rounding_leaves(scale, dtype):
 
 @pytest.mark.parametrize(
     ("method", "metric"),
-    [("proximal", True), ("tangential", False), ("lbfgs", False), ("newton", True)],
+    [
+        ("proximal", True),
+        ("tangential", False),
+        pytest.param("lbfgs", False, marks=pytest.mark.slow),
+        pytest.param("newton", True, marks=pytest.mark.slow),
+    ],
 )
 def test_minimize_takes_the_steps_of_the_scaled_function(method, metric):
     b = jnp.asarray(spd(8)) if metric else None
@@ -280,7 +285,7 @@ def test_minimize_with_an_optimiser_gives_it_gradients_of_the_parameters():
     assert min(ends) < 1e-12
 
 
-@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("free", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sparse_solutions_are_those_of_the_scaled_function(free):
     """With a free leaf of scale one the proximal map has no closed form."""
     m = np.asarray(spd(12)) @ np.diag(np.linspace(1, 3, 12))

@@ -28,11 +28,12 @@ from tests.layouts import (
     placed,
     reading,
 )
+from tests.marks import mostly
 from tests.oracles import normal, polar, transpose
 
 TOL = 1e-6
 # By default steps are compared in one layout; the others take minutes.
-QUICK = {("batch-and-rows", "explicit"), ("complex", "explicit")}
+QUICK = {("complex", "explicit")}
 
 
 def slow_but(quick: Any, *cases: Any) -> list[Any]:
@@ -101,7 +102,12 @@ def mapped(layout: str) -> tuple[Any, Any]:
     return steps, args
 
 
-@pytest.mark.parametrize("layout", CASES)
+# Those that the next test runs, and those whose like is here.
+ALIKE = {"rows-by-two-axes", "columns-of-rows-that-do-not-divide", "complex", "rows"}
+ALIKE |= {"wide-by-rows", "conv-inputs", "complex-batch", "batch", "replicated"}
+
+
+@pytest.mark.parametrize("layout", mostly(CASES, slow=ALIKE))
 def test_every_layout_can_be_stepped_inside_shard_map(layout):
     steps, args = mapped(layout)
     found = jax.eval_shape(steps, *args)
@@ -111,7 +117,7 @@ def test_every_layout_can_be_stepped_inside_shard_map(layout):
 @pytest.mark.parametrize(
     "layout",
     slow_but(
-        {("columns-of-rows-that-do-not-divide",), ("complex",), ("scaled",)},
+        {("columns-of-rows-that-do-not-divide",), ("complex",)},
         *((n,) for n in CASES),
     ),
 )

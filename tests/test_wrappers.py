@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import cdopt_jax as cdx
+from tests.marks import mostly
 from tests.oracles import normal, polar, spectral
 
 STEPS, RATE = 300, 0.1
@@ -120,14 +121,13 @@ def fast(params) -> Any:
     return params.fast if isinstance(params, optax.LookaheadParams) else params
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        # `test_constrain` trains with it too.
-        pytest.param(name, marks=pytest.mark.slow) if name == "lbfgs" else name
-        for name in ROWS
-    ],
-)
+# `test_constrain` trains with the first, `test_contracts_optax` has the second, and
+# the others are optimisers and chains of Optax's own inside of what is always run.
+ELSEWHERE = {"lbfgs", "masked", "contrib.dadapt_adamw", "adamw with masked decay"}
+ELSEWHERE |= {"clipping before", "clipping after"}
+
+
+@pytest.mark.parametrize("name", mostly(ROWS, slow=ELSEWHERE))
 def test_a_wrapper_trains_to_the_optimum_on_the_manifold(name):
     tx, params, state, average = train(name)
     if name == "lookahead":

@@ -20,6 +20,7 @@ def test_the_models_have_the_kernels_that_are_said(name):
     assert sum(constrained(params, network.mask)) == KERNELS[name]
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_with_every_method_from_the_start_of_a_training():
     network = make(quick=True)["MLP"]
     record = models.measure(network, 2)

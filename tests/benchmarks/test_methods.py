@@ -25,6 +25,7 @@ FEASIBLE = ("constrain", "r-", "pogo")
 NEAR = ("soft-penalty", "landing", "algorithm-1")
 # Each of these differs from another in a part that has a test of its own.
 ALIKE = ("r-sgd-gram", "cayley", "expen-autodiff", "restore-feasibility", "sgd", "adam")
+ALIKE += ("constrain-muon", "keep-feasible")
 each_method = pytest.mark.parametrize(
     "name",
     [

@@ -25,6 +25,7 @@ from benchmarks.muon.step_time import step_seconds
 from benchmarks.muon.training import Trainer
 from benchmarks.shared.data import digits
 from benchmarks.shared.runs import Runs
+from tests.marks import mostly
 from tests.oracles import normal, polar
 
 CONSTRAINED = ("constrain-adam", "constrain-muon", "spel", "manifold-muon")
@@ -158,7 +159,11 @@ def small():
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+# The steps of these have tests of their own, here and in `test_constrain`.
+TESTED_APART = ("constrain-adam", "spel", "muon", "hyperball")
+
+
+@pytest.mark.parametrize("name", mostly(METHODS, slow=TESTED_APART))
 def test_every_method_trains_the_network(small, name):
     found = Trainer(small, small.contenders[name]).run(0.01, 0)
     assert found["curve"][-1] < 0.95 * found["curve"][0]
@@ -240,6 +245,7 @@ def test_the_text_is_long_enough_and_ascii():
     assert found.max() < text.CHARACTERS
 
 
+@pytest.mark.slow
 def test_the_transformer_learns_with_stacked_matrices_constrained():
     task = text.make(width=16, depth=2, heads=2, context=16, batch_size=8, steps=30)
     found = Trainer(task, task.contenders["constrain-muon"]).run(0.03, 0)
@@ -283,7 +289,9 @@ def test_the_exponential_starts_as_the_orthogonal_network():
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", copying.contenders(8))
+@pytest.mark.parametrize(
+    "name", mostly(copying.contenders(8), slow=("unitary", "exponential", "gru"))
+)
 def test_every_recurrence_learns_to_say_blanks(name):
     task = copying.make(hidden=16, delay=12, batch_size=16, steps=60)
     found = Trainer(task, task.contenders[name]).run(0.01, 0)

@@ -124,6 +124,7 @@ def test_a_result_is_current_until_the_code_or_the_command_is_another(kept):
     assert everything.stale(JOB, kept) == "missing"
 
 
+@pytest.mark.slow
 def test_a_result_may_be_declared_to_be_of_a_commit(kept):
     if subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True).returncode:
         pytest.skip("needs a clone")

@@ -75,8 +75,14 @@ def test_a_batch_sees_some_samples_whose_mean_is_the_gradient():
     assert jnp.linalg.norm(mean - exact) <= 0.05 * jnp.linalg.norm(exact)
 
 
+# With a metric, by default, what differs from the same method without one.
+WITH_METRIC = ("constrain(adam)", "generalized landing")
 PAIRS = [
-    (title, name)
+    pytest.param(
+        title,
+        name,
+        marks=() if title == "PCA" or name in WITH_METRIC else pytest.mark.slow,
+    )
     for title in ("PCA", "generalized eigenvalues")
     for name, contender in CONTENDERS.items()
     if contender.fits(made(title))
