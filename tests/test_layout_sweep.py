@@ -5,6 +5,7 @@ tried in one way, on a 2 × 4 mesh of simulated devices. Leaves that are read al
 one tree, and so one program.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -206,12 +207,17 @@ SWEEP = [
 ]
 
 
+@pytest.mark.parametrize("ambient", [False, True], ids=["alone", "set_mesh"])
 @pytest.mark.parametrize("name", SWEEP)
-def test_on_explicit_axes_every_layout_takes_the_steps_of_one_device(name):
+def test_on_explicit_axes_every_layout_takes_the_steps_of_one_device(name, ambient):
+    """Under ``jax.set_mesh``, arrays that are made inside a step have a layout, too."""
     kernel = KERNELS[name]
     tx = cdx.constrain(optax.sgd(1.0), kernel.reading)
     specs = chosen(kernel.shape, 3 if name in QUICK else 6)
-    check(name, specs, mesh_of("explicit"), jax.jit(tx.update), tx)
+    on_one_device(name)
+    mesh = mesh_of("explicit")
+    with jax.set_mesh(mesh) if ambient else contextlib.nullcontext():
+        check(name, specs, mesh, jax.jit(tx.update), tx)
 
 
 @pytest.mark.slow

@@ -263,7 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = make_parser("large-model", __doc__, RESULTS / "scaling")
     options = parser.parse_args(arguments)
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    mesh = jax.make_mesh((DEVICES,), ("model",), (AxisType.Auto,))
+    mesh = jax.make_mesh((DEVICES,), ("model",), (AxisType.Explicit,))
     kept = list(CHOICES)[:1] if options.quick else CHOICES
     choices = {name: CHOICES[name] for name in kept}
     result = environment() | {"assumed": ASSUMED, "quick": options.quick, "methods": {}}

@@ -76,9 +76,9 @@ class Proposal(NamedTuple):
         z: x + u, without most of the mean normal part of u.
         form: The form in which they are orthonormal.
         gram: G.
-        numbers: Of each matrix, `together`: 1/m, 1/√m, a bound of ‖F‖, |‖x‖²/p − 1|,
-            and what rounding may add to F. The bound is infinite where x or u is too
-            large for the last one to hold.
+        numbers: Of each matrix, `together`: 1/m, 1/√m, a bound of ‖F‖, |‖x‖²/p − 1|.
+            The bound is infinite where x or u is too large for ``rounding`` to hold.
+        rounding: What rounding may add to F, a number for each matrix or for all.
     """
 
     x: Array
@@ -86,6 +86,7 @@ class Proposal(NamedTuple):
     form: Form
     gram: Array
     numbers: Array
+    rounding: Any
 
     @property
     def size(self) -> Array:
@@ -139,7 +140,7 @@ def guarded_steps(
         results = []
         for q, has_tiers in zip(proposals, tiered, strict=True):
             w = factor(q.gram, q.numbers, degree if has_tiers else _DEGREES[-1])
-            results.append(whole_step(q, w, close + entry(q.numbers, 4)))
+            results.append(whole_step(q, w, close + q.rounding))
         return results
 
     # All devices must choose the same branch, since those of other groups may have sums
@@ -185,12 +186,19 @@ def _proposals(xs, us, forms):
         # The same sum as in `tangential_gradient`, and so made once in `constrain`.
         square = form.dot(x, bx) / p
         gram = gram if form.B is None else phi(gram)
-        numbers = _numbers(gram, normal, square, rounding)
-        found.append(Proposal(x=x, z=z, form=form, gram=gram, numbers=numbers))
+        proposal = Proposal(
+            x=x,
+            z=z,
+            form=form,
+            gram=gram,
+            numbers=_numbers(gram, normal, square),
+            rounding=rounding,
+        )
+        found.append(proposal)
     return found
 
 
-def _numbers(gram, normal, square, rounding):
+def _numbers(gram, normal, square):
     """The numbers of `Proposal`."""
     p, eps = gram.shape[-1], jnp.finfo(gram.dtype).eps
     mean = mean_eigenvalue(gram)
@@ -202,5 +210,4 @@ def _numbers(gram, normal, square, rounding):
     tame = (jnp.abs(normal) <= 4) & (jnp.abs(m - 1) <= 0.75) & (f < jnp.inf)
     size = jnp.where(tame, jnp.sqrt(f) / m, jnp.inf)
     distance = jnp.abs(square - 1)
-    rounding = jnp.broadcast_to(rounding, size.shape).astype(size.dtype)
-    return together(1 / mean, lax.rsqrt(mean), size, distance, rounding)
+    return together(1 / mean, lax.rsqrt(mean), size, distance)

@@ -64,7 +64,7 @@ def long_steps(
     def near():
         factors = by_shape(_degree_8, rows)
         pairs = zip(proposals, factors, strict=True)
-        return [whole_step(q, w, close + 2 * entry(q.numbers, 4)) for q, w in pairs]
+        return [whole_step(q, w, close + 2 * q.rounding) for q, w in pairs]
 
     def far():
         return _far(proposals, rows, close, radius, stored)
@@ -77,10 +77,10 @@ def long_steps(
     return lax.cond(greatest(sizes) <= close ** (1 / 9), near, far)
 
 
-def whole_step(proposal: Any, w: Array, bound: Array) -> tuple[Array, Array]:
+def whole_step(proposal: Any, w: Array, bound: Any) -> tuple[Array, Array]:
     """The result of a step to z + zw, as that of `long_steps`."""
-    one = jnp.ones_like(bound)
-    return mm(proposal.z, w), jnp.stack([bound, one, one], axis=-1)
+    one = jnp.ones_like(proposal.size)
+    return mm(proposal.z, w), jnp.stack([bound * one, one, one], axis=-1)
 
 
 def _square(gram, numbers):
@@ -97,7 +97,10 @@ def _degree_8(gram, numbers, square, _):
 
 def _far(proposals, rows, close, radius, stored):
     """Items 2 to 5, where ‖F‖ is not small."""
-    rows = [(gram, numbers, spread) for gram, numbers, _, spread in rows]
+    pairs = zip(proposals, rows, strict=True)
+    rows = [
+        (gram, numbers, spread, q.rounding) for q, (gram, numbers, _, spread) in pairs
+    ]
     found = by_shape(partial(_first_round, close=close), rows)
     pairs = zip(proposals, found, strict=True)
     unsure = [q.form.maximum(entry(verdict, 3)) for q, (_, verdict) in pairs]
@@ -113,13 +116,13 @@ def _far(proposals, rows, close, radius, stored):
     return lax.cond(greatest(unsure) == 0, direct, indirect)
 
 
-def _first_round(gram, numbers, spread, close):
+def _first_round(gram, numbers, spread, rounding, close):
     """Item 2: the factor less I; and a bound, two ones, and 1 if it is not sure.
 
     The fifth number is 1 where z is singular, or nearly so.
     """
     w, left, condition = inverse_root(gram, numbers, close, spread)
-    inverse, distance, rounding = (entry(numbers, i) for i in (0, 3, 4))
+    inverse, distance = entry(numbers, 0), entry(numbers, 3)
     bound = left + condition * jnp.sqrt(jnp.maximum(1 / inverse, 1)) * rounding
     # The sizes of x and z are those for which that holds.
     sane = (distance <= 15) & (inverse >= 0.01) & (inverse < jnp.inf)
@@ -150,7 +153,7 @@ def _settled(proposals, singular, close, radius, stored):
 
     def root(gram):
         mean = mean_eigenvalue(gram)
-        numbers = together(1 / mean, lax.rsqrt(mean), mean, mean, mean)
+        numbers = together(1 / mean, lax.rsqrt(mean), mean, mean)
         return inverse_root(gram, numbers, close, _square(gram, numbers)[1])[0]
 
     def grams(ys):

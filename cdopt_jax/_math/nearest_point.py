@@ -37,7 +37,7 @@ def factor(
 
     Args:
         gram: G.
-        numbers: 1/c, 1/√c and three more, of each matrix, `together`.
+        numbers: 1/c, 1/√c and two more, of each matrix, `together`.
         degree: The degree.
         square: F², if it is known.
     """
@@ -103,7 +103,7 @@ def inverse_root(
 
     Args:
         gram: G.
-        numbers: 1/c, 1/√c and three more, of each matrix, with c of the size of G.
+        numbers: 1/c, 1/√c and two more, of each matrix, with c of the size of G.
         close: The residual that may be left.
         spread: A bound of ‖F‖, such as its Schatten-4 norm.
 
@@ -122,7 +122,7 @@ def inverse_root(
         gram = gram + mm(gram, step)
         gram = gram + mm(step, gram)
         one = jnp.ones_like(size)
-        return together(one, one, growth, size, one), gram, w + mm(w, step)
+        return together(one, one, growth, size), gram, w + mm(w, step)
 
     def is_far(carry):
         return ~jnp.all(entry(carry[0], 3) <= limit)
@@ -133,7 +133,7 @@ def inverse_root(
     inverse = per_matrix(entry(numbers, 0) / half)
     root = per_matrix(entry(numbers, 1) * lax.rsqrt(half))
     one = jnp.ones_like(half)
-    numbers = together(one, one, half, jnp.full_like(half, jnp.inf), one)
+    numbers = together(one, one, half, jnp.full_like(half, jnp.inf))
     # Scaled before, not by the first step: a step to a hundredth of G would cancel all
     # but two of its digits.
     start = (numbers, inverse * gram, root * eye(gram))
