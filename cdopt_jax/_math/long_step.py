@@ -31,7 +31,8 @@ _ROUNDS = 3
 brings singular values of a thousandth of the largest one to the size of one."""
 
 _SURE = 0.05
-"""The bound up to which the result of the first round need not be measured."""
+"""The bound up to which the result of the first round need not be measured, if it is
+not above the radius."""
 
 _NEAR = 0.25
 """The residual up to which `inverse_root` has succeeded."""
@@ -101,7 +102,8 @@ def _far(proposals, rows, close, radius, stored):
     rows = [
         (gram, numbers, spread, q.rounding) for q, (gram, numbers, _, spread) in pairs
     ]
-    found = by_shape(partial(_first_round, close=close), rows)
+    most = jnp.minimum(_SURE, radius)
+    found = by_shape(partial(_first_round, close=close, most=most), rows)
     pairs = zip(proposals, found, strict=True)
     unsure = [q.form.maximum(entry(verdict, 3)) for q, (_, verdict) in pairs]
 
@@ -116,7 +118,7 @@ def _far(proposals, rows, close, radius, stored):
     return lax.cond(greatest(unsure) == 0, direct, indirect)
 
 
-def _first_round(gram, numbers, spread, rounding, close):
+def _first_round(gram, numbers, spread, rounding, close, most):
     """Item 2: the factor less I; and a bound, two ones, and 1 if it is not sure.
 
     The fifth number is 1 where z is singular, or nearly so.
@@ -126,7 +128,7 @@ def _first_round(gram, numbers, spread, rounding, close):
     bound = left + condition * jnp.sqrt(jnp.maximum(1 / inverse, 1)) * rounding
     # The sizes of x and z are those for which that holds.
     sane = (distance <= 15) & (inverse >= 0.01) & (inverse < jnp.inf)
-    sure = (left <= close) & (bound <= _SURE) & sane
+    sure = (left <= close) & (bound <= most) & sane
     regular = (left <= _NEAR) & (inverse > 0) & (condition * rounding <= _LIKELY)
     one, zero = jnp.ones_like(bound), jnp.zeros_like(bound)
     verdict = (
