@@ -25,7 +25,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike, DTypeLike
@@ -193,12 +192,7 @@ def gradient(
     (x, g), form, done = _prepare("gradient", B, axis_name, x, g=g)
     beta = _array("gradient", "beta", beta)
     fits = beta.shape in ((), x.shape[:-2], x.shape[1:-2])  # x may have been lifted
-    # By NumPy: under `jit`, a comparison by JAX of an array from outside has no value.
-    if (
-        jnp.iscomplexobj(beta)
-        or not fits
-        or (is_known(beta) and not np.all(np.asarray(beta) >= 0))
-    ):
+    if jnp.iscomplexobj(beta) or not fits or (is_known(beta) and not (beta >= 0).all()):
         raise ValueError(
             "stiefel.gradient: beta must be a number of zero or above, or one for each "
             f"matrix; it is {beta}."

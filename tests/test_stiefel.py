@@ -205,12 +205,12 @@ def test_gradient_is_that_of_the_dissolving_function(loss, shape, metric, dtype)
         return f(plain_dissolve(x, b)) + jnp.sum(beta * plain_penalty(x, b))
 
     @jax.jit
-    def both(x):
+    def both(x, beta):
         g = gradient(f)(plain_dissolve(x, b))
         return stiefel.gradient(x, g, beta, B=B), gradient(h)(x)
 
     for (x,) in points(shape, 1, dtype):
-        found, expected = both(x)
+        found, expected = both(x, beta)
         assert_close(found, expected, TOL)
 
 

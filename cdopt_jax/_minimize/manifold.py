@@ -95,14 +95,14 @@ class Manifold(NamedTuple):
 
         return [one(*row) for row in zip(y, self.forms, strict=True)]
 
-    def restore(self, measured: list[Measured]) -> tuple[Point, Images]:
-        """A of measured matrices, by A again where they are far off, and `kept` of it.
+    def restore(self, measured: list) -> tuple[Point, Images]:
+        """A of `Measured` matrices, by A again where they are far off; `kept` of it.
 
         B is not applied again.
         """
         new, images = [], []
         for m in measured:
-            if m.residual is None or m.image is None:
+            if m.residual is None:
                 new.append(m.matrix)
                 images.append(None)
             else:
