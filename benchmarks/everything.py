@@ -79,7 +79,7 @@ def declare(job: Job, commit: str, folder: Path = RESULTS) -> None:
             ).stdout
         )
     command = " ".join([job.command, *job.arguments])
-    made = {"commit": commit, "command": command, **made}
+    made = {**content.get("made", {}), "commit": commit, "command": command, **made}
     text = json.dumps({**content, "made": made}, indent=1, ensure_ascii=False)
     file.write_text(text + "\n", "utf-8")
 

@@ -95,8 +95,8 @@ class Manifold(NamedTuple):
 
         return [one(*row) for row in zip(y, self.forms, strict=True)]
 
-    def restore(self, measured: list) -> tuple[Point, Images]:
-        """A of `Measured` matrices, by A again where they are far off; `kept` of it.
+    def restore(self, measured: list[Measured]) -> tuple[Point, Images]:
+        """A of measured matrices, by A again where they are far off, and `kept` of it.
 
         B is not applied again.
         """
@@ -106,6 +106,7 @@ class Manifold(NamedTuple):
                 new.append(m.matrix)
                 images.append(None)
             else:
+                assert m.image is not None
                 w = _factor(*m.residual, m.distance)
                 new.append(m.matrix + mm(m.matrix, w))
                 images.append(m.image + mm(m.image, w))

@@ -26,6 +26,9 @@ SAME = {
     "formatting": CODE.replace("x / 2  # once", "(x/\n        2)"),
     "docstrings": CODE.replace('"""A module."""', '"""Another."""\n"""And more."""'),
     "annotations": CODE.replace("x: float) -> float", "x)"),
+    "assertions": CODE.replace(
+        "    return x / 2", "    assert x >= 0\n    return x / 2"
+    ),
     "errors": CODE.replace("must be positive; it is {x}", "is negative"),
 }
 OTHER = {
