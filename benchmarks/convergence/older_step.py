@@ -71,7 +71,7 @@ STEPS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
 }
 
 
-def brockett(seed: int, n: int = 200, p: int = 40) -> Problem:
+def brockett(seed: int, n: int = 200, p: int = 5) -> Problem:
     """−tr(XᵀMXN)/2 with N = diag(1, …, 1/p): eigenvectors in their order; saddles."""
     matrix, spectrum, _ = geometric(seed, n, 1e3)
     m, weights = jnp.asarray(matrix), jnp.linspace(1, 1 / p, p)
@@ -95,7 +95,7 @@ def _procrustes(seed: int, n: int = 60) -> Problem:
 PROBLEMS: dict[str, Callable[..., Problem]] = {
     "PCA 500×20": lambda seed: smooth.pca(seed, 500, 20),
     "Procrustes 60×60": _procrustes,
-    "Brockett 200×40": brockett,
+    "Brockett 200×5": brockett,
 }
 
 
