@@ -183,14 +183,17 @@ def advance(
     method = setup.method
     problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
 
+    def met(state):
+        return method.residual(problem, state) <= course.tolerance
+
+    # The certificate of a look may be stricter. Where the last one was, steps go on to
+    # the next, or there would be a look after each.
+    stricter = met(course.state) if method.in_loop else False
+
     def goes_on(carry):
         state, steps = carry
-        more = (steps < until) & ~method.stalled(state)
-        if method.in_loop:
-            # The certificate of a look may be stricter: one step at least.
-            met = method.residual(problem, state) <= course.tolerance
-            more = more & (~met | (steps == course.steps))
-        return more & ~course.ended
+        more = (steps < until) & ~method.stalled(state) & ~course.ended
+        return more & (stricter | ~met(state)) if method.in_loop else more
 
     def body(carry):
         state, steps = carry
@@ -211,9 +214,9 @@ def advance(
         stationarity = method.stationarity(problem, state, x, look)
     sound = jnp.isfinite(look.value) & jnp.isfinite(look.sizes[0])
     feasibility = problem.leaves.feasibility(problem.leaves.write(x))
-    met = stationarity <= tolerance
+    certified = stationarity <= tolerance
     status = jnp.select(
-        [~sound, met & _feasible(feasibility), met, method.stalled(state)],
+        [~sound, certified & _feasible(feasibility), certified, method.stalled(state)],
         [DIVERGED, CERTIFIED, INFEASIBLE, STALLED],
         BUDGET,
     )

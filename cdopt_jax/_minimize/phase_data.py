@@ -26,6 +26,9 @@ def looks(taken: int, budget: int) -> Iterator[int]:
     while at < budget:
         at = min(max(at + FEWEST, round(GROWTH * at)), budget)
         yield at
+    # The steps before the last look may have ended early for a certificate that the
+    # look denied.
+    yield budget
 
 
 def phase_data(
