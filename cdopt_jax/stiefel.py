@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike, DTypeLike
@@ -191,8 +192,10 @@ def gradient(
     """
     (x, g), form, done = _prepare("gradient", B, axis_name, x, g=g)
     beta = _array("gradient", "beta", beta)
+    # By NumPy: under jit an operation of JAX on known values gives an unknown one.
+    negative = is_known(beta) and not np.all(np.asarray(beta) >= 0)
     fits = beta.shape in ((), x.shape[:-2], x.shape[1:-2])  # x may have been lifted
-    if jnp.iscomplexobj(beta) or not fits or (is_known(beta) and not (beta >= 0).all()):
+    if jnp.iscomplexobj(beta) or not fits or negative:
         raise ValueError(
             "stiefel.gradient: beta must be a number of zero or above, or one for each "
             f"matrix; it is {beta}."

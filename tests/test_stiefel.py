@@ -214,6 +214,16 @@ def test_gradient_is_that_of_the_dissolving_function(loss, shape, metric, dtype)
         assert_close(found, expected, TOL)
 
 
+@pytest.mark.parametrize("shape", [(5, 2), (3, 5, 2)])
+def test_gradient_takes_a_known_beta_inside_of_jit(shape):
+    x, g = next(points(shape, 2))
+    beta = jnp.arange(1.0, 1 + int(np.prod(shape[:-2]))).reshape(shape[:-2])
+    found = jax.jit(lambda x: stiefel.gradient(x, g, beta))(x)
+    assert_close(found, stiefel.gradient(x, g, beta), TOL)
+    with pytest.raises(ValueError, match="beta must be a number of zero or above"):
+        jax.jit(lambda x, negative=-beta: stiefel.gradient(x, g, negative))(x)
+
+
 @each_field
 @each_case
 def test_tangent_is_the_projection_onto_the_tangent_space(shape, metric, dtype):

@@ -14,8 +14,8 @@ from jax import Array, lax
 from cdopt_jax._math.products import real_dtype
 
 from .method import MethodState, choose, either
-from .points import Point, from_real_parts, real_parts
-from .problem import Look, Problem
+from .nearby import NEARBY, perturbed
+from .problem import Look
 from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED
 from .setup import Data, Prepared, Setup, on_batch, problem_of
 
@@ -97,9 +97,12 @@ class Ending(NamedTuple):
 
 
 def opening(
-    setup: Setup, data: Data, x0: optax.Params, noise: Array, taken: Array
+    setup: Setup, data: Data, x0: optax.Params, attempt: Array, taken: Array
 ) -> Opening:
-    """The start of a run at x0, perturbed by noise, after so many steps taken."""
+    """The start of a run after so many steps taken.
+
+    It is at x0 in the first attempt, which is number zero, and near to it in others.
+    """
     problem = problem_of(setup, data, None)
     leaves = problem.leaves.factorised()
     definite = [
@@ -108,13 +111,12 @@ def opening(
     ]
     if setup.method.factorises:
         problem = problem._replace(leaves=leaves)
-    given = problem.leaves.read(x0)
+    given = perturbed(setup, problem, problem.leaves.read(x0), attempt)
     x = problem.manifold.project(given)
     start = problem.leaves.write(x)
     pairs = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
     dtype = real_dtype(x[0].dtype)
     moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in pairs]
-    x = _perturbed(setup, problem, x, noise)
     look = problem.look(x)
     unit = _unit(look)
     problem = problem._replace(unit=unit)
@@ -124,8 +126,15 @@ def opening(
     )
     state = _strong(setup.method.init(problem, x, look, data.key))
     scale = _scale(setup, look)
-    prepared = Prepared(factors=problem.leaves.factors, unit=unit, scale=scale)
-    tolerance = data.tol * scale
+    # A perturbed start must not count as stationary at once.
+    tol = jnp.where(attempt > 0, jnp.minimum(data.tol, NEARBY), data.tol)
+    prepared = Prepared(
+        factors=problem.leaves.factors,
+        unit=unit,
+        scale=scale,
+        tol=tol.astype(data.tol.dtype),
+    )
+    tolerance = prepared.tol * scale
     problem = problem._replace(tolerance=tolerance)
     stationarity = setup.method.stationarity(problem, state, x, look)
     stationary = stationarity <= tolerance
@@ -174,14 +183,17 @@ def advance(
     method = setup.method
     problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
 
+    def met(state):
+        return method.residual(problem, state) <= course.tolerance
+
+    # The certificate of a look may be stricter. Where the last one was, steps go on to
+    # the next, or there would be a look after each.
+    stricter = met(course.state) if method.in_loop else False
+
     def goes_on(carry):
         state, steps = carry
-        more = (steps < until) & ~method.stalled(state)
-        if method.in_loop:
-            # The certificate of a look may be stricter: one step at least.
-            met = method.residual(problem, state) <= course.tolerance
-            more = more & (~met | (steps == course.steps))
-        return more & ~course.ended
+        more = (steps < until) & ~method.stalled(state) & ~course.ended
+        return more & (stricter | ~met(state)) if method.in_loop else more
 
     def body(carry):
         state, steps = carry
@@ -196,15 +208,15 @@ def advance(
     look = problem.look(x)
     # Where gradient and curvature vanish together, nothing is small against both.
     least = jnp.finfo(look.value.dtype).eps ** 2 * prepared.scale
-    tolerance = jnp.maximum(data.tol * _scale(setup, look), least)
+    tolerance = jnp.maximum(prepared.tol * _scale(setup, look), least)
     stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
     sound = jnp.isfinite(look.value) & jnp.isfinite(look.sizes[0])
     feasibility = problem.leaves.feasibility(problem.leaves.write(x))
-    met = stationarity <= tolerance
+    certified = stationarity <= tolerance
     status = jnp.select(
-        [~sound, met & _feasible(feasibility), met, method.stalled(state)],
+        [~sound, certified & _feasible(feasibility), certified, method.stalled(state)],
         [DIVERGED, CERTIFIED, INFEASIBLE, STALLED],
         BUDGET,
     )
@@ -240,9 +252,11 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
     if not method.in_loop:
         stationarity = method.residual(problem, course.state)
         stationarity = stationarity.astype(course.stationarity.dtype)
-        met = (stationarity <= course.tolerance) & (status != DIVERGED)
-        end = jnp.where(_feasible(course.feasibility), CERTIFIED, INFEASIBLE)
-        status = jnp.where(met, end, status)
+    stricter = prepared.tol < data.tol
+    tolerance = course.tolerance * jnp.where(stricter, data.tol / prepared.tol, 1)
+    met = (stationarity <= tolerance) & (status != DIVERGED)
+    certified = jnp.where(_feasible(course.feasibility), CERTIFIED, INFEASIBLE)
+    status = jnp.where(met, certified, status).astype(jnp.int32)
     return Ending(
         params=params,
         projected=problem.leaves.write(problem.manifold.project(x)),
@@ -250,7 +264,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         value=course.value / unit,
         feasibility=course.feasibility,
         stationarity=stationarity / unit,
-        tolerance=course.tolerance / unit,
+        tolerance=tolerance / unit,
         sparsity=jnp.mean(zeros),
         steps=course.steps,
         status=status,
@@ -261,23 +275,6 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
 def _feasible(feasibility):
     """Whether a point is near enough to the manifold for a certificate."""
     return feasibility <= jnp.sqrt(jnp.finfo(feasibility.dtype).eps)
-
-
-def _perturbed(setup: Setup, problem: Problem, x: Point, noise: Array) -> Point:
-    # No random numbers: their generator takes as long to compile as a step does.
-    waves = [
-        jnp.cos(12.9898 * (1 + index + jnp.arange(a.size, dtype=a.dtype))).reshape(
-            a.shape
-        )
-        for index, a in enumerate(real_parts(x))
-    ]
-    # The mean square of a wave is one half.
-    length = (sum(a.size for a in waves) / 2) ** 0.5
-    size = noise * optax.tree.norm(x) / length
-    moved = optax.tree.add_scale(x, size, from_real_parts(waves, x))
-    if setup.columns is not None:
-        moved = problem.prox(moved, jnp.zeros_like(noise), x)
-    return choose(noise > 0, problem.manifold.dissolve(moved), x)
 
 
 def _unit(look: Look) -> Array:

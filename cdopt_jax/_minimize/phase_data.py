@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -20,9 +19,6 @@ look before.
 A look takes 0.2 to 0.5 ms, which for small problems is that of ten to twenty steps.
 """
 
-NOISE = 1e-3
-"""The relative size of the perturbation of a start that is stationary already."""
-
 
 def looks(taken: int, budget: int) -> Iterator[int]:
     """After how many steps to look at a run."""
@@ -30,6 +26,9 @@ def looks(taken: int, budget: int) -> Iterator[int]:
     while at < budget:
         at = min(max(at + FEWEST, round(GROWTH * at)), budget)
         yield at
+    # The steps before the last look may have ended early for a certificate that the
+    # look denied.
+    yield budget
 
 
 def phase_data(
@@ -55,8 +54,3 @@ def phase_data(
     start, allowed = (jax.vmap(assigned) if many else assigned)(start)
     overlap = as_number(phase.overlap * scale, dtype)
     return here._replace(overlap=overlap, allowed=allowed), start
-
-
-def nearby(data: Data) -> Data:
-    """The arrays for a perturbed start, which must not count as stationary at once."""
-    return data._replace(tol=jnp.minimum(data.tol, 0.01 * NOISE).astype(data.tol.dtype))

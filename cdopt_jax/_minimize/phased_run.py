@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from .nearby import again
 from .phase import BOUND, FREE, SETTLED, Phase
-from .phase_data import NOISE, nearby, phase_data
+from .phase_data import phase_data
 from .result import UNSETTLED
 from .run import Ended, Watch, begin, check_start, finish
 from .setup import Data, Setup
@@ -68,7 +69,7 @@ def _phase(
     taken, spent = 0, 0.0
     if before is not None:
         taken, spent = int(np.max(np.asarray(before.end.steps))), before.seconds
-    begun = begin(setup, data, start, noise=0.0, taken=taken, many=many)
+    begun = begin(setup, data, start, attempt=0, taken=taken, many=many)
     if before is None:
         check_start(begun.opened.report, setup.structure)
         _warn(begun.opened.report.moved, data.tol.dtype)
@@ -77,14 +78,21 @@ def _phase(
         return found
     # It may be a saddle: what is found from nearby counts if it is lower, or if r is
     # yet to count, since values have r at its full strength.
-    data = nearby(data)
-    begun = begin(setup, data, start, noise=NOISE, taken=taken, many=0)
-    spent += found.seconds
-    other = finish(setup, data, begun, budget, _later(watch, spent))
-    value = float(found.end.value)
-    slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
-    lower = float(other.end.value) < value - slack or float(data.strength) < 1
-    return other.after(found) if lower else found
+    attempt, lower, strength = 0, False, float(data.strength)
+    while again(attempt, lower, strength) and not found.stopped:
+        attempt, taken = attempt + 1, int(found.end.steps)
+        nearby = begin(setup, data, found.params, attempt=attempt, taken=taken, many=0)
+        other = finish(
+            setup, data, nearby, budget, _later(watch, spent + found.seconds)
+        )
+        value = float(found.end.value)
+        slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
+        lower = float(other.end.value) < value - slack or strength < 1
+        if lower:
+            found = other.after(found)
+        elif other.stopped:
+            found = found.with_status(other.stopped)._replace(stopped=other.stopped)
+    return found
 
 
 def _later(watch: Watch, spent: float) -> Watch:

@@ -65,10 +65,10 @@ class Programs:
         self._compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
 
     def compile(
-        self, data: Data, x0: optax.Params, noise: ArrayLike, taken: ArrayLike
+        self, data: Data, x0: optax.Params, attempt: ArrayLike, taken: ArrayLike
     ) -> tuple[Compiled, float]:
         """The programs for arrays of these types, and the seconds it took."""
-        given = (data, x0, noise, taken)
+        given = (data, x0, attempt, taken)
         key = _signature(given)
         if key in self._compiled:
             self._compiled.move_to_end(key)

@@ -192,19 +192,30 @@ class Tangential(Method):
         )
 
     def residual(self, problem: Problem, state: State) -> Array:
-        """The norm of the projected gradient."""
+        """The norm of the projected gradient at the point reached."""
         del problem
-        return state.now.residual
+        best, now = state.best.residual, state.now.residual
+        return jnp.where(_ends_now(state), now, best)
 
     def point(self, problem: Problem, state: State) -> Point:
         """The last point, if it is as low as the best one up to rounding, or that."""
-        best = state.best.value
-        low = state.now.value <= best + 1e-10 * jnp.abs(best)
-        return problem.manifold.dissolve(either(low, state.now.x, state.best.x))
+        x = either(_ends_now(state), state.now.x, state.best.x)
+        return problem.manifold.dissolve(x)
 
     def stalled(self, state: State) -> Array:
         """Whether no step lowers the objective."""
         return state.stuck
+
+
+def _ends_now(state):
+    """Whether the last point is the point reached, and not the best one.
+
+    Of points that are as low up to rounding, it is the one nearer to stationary.
+    """
+    best, precision = state.best.value, jnp.finfo(state.best.value.dtype).eps
+    level = max(1e-10, 100 * float(precision)) * jnp.abs(best)
+    low = state.now.value <= best + level
+    return low & (state.now.residual <= state.best.residual)
 
 
 def secant(pairs: Pairs, d: Point) -> Point:

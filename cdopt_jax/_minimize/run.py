@@ -87,13 +87,13 @@ class Begun(NamedTuple):
 
 
 def begin(
-    setup: Setup, data: Data, x0: optax.Params, *, noise: float, taken: int, many: int
+    setup: Setup, data: Data, x0: optax.Params, *, attempt: int, taken: int, many: int
 ) -> Begun:
     """The programs, compiled where they are not yet, and the start of the run."""
     kept = programs(setup, many=many > 0)
     shape = (many,) if many else ()
-    noises = np.full(shape, noise, data.tol.dtype)
-    given = (data, x0, noises, np.full(shape, taken, np.int32))
+    numbers = (np.full(shape, number, np.int32) for number in (attempt, taken))
+    given = (data, x0, *numbers)
     if on_one_device(given):
         compiled, compile_seconds = kept.compile(*given)
     else:
@@ -142,7 +142,7 @@ def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) ->
         best = (int(np.argmin(np.where(np.isnan(rank), np.inf, rank))),)
         end = jax.tree.map(lambda a: a[best], end)
     else:
-        stalled = int(course.status) == STALLED
+        stalled = int(end.status) == STALLED
         kinked = stalled and bool(setup.method.kinked(course.state))
     if stopped and int(end.status) != CERTIFIED:
         end = end._replace(status=as_array(stopped, np.int32))

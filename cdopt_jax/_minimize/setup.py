@@ -78,11 +78,14 @@ class Prepared(NamedTuple):
         factors: The factor of each metric, or None.
         unit: The unit of the objective; see `Problem`.
         scale: The scale of the gradient at the start.
+        tol: The relative tolerance of the steps, which may be stricter than that of the
+            user.
     """
 
     factors: list[Array | None]
     unit: Array
     scale: Array
+    tol: Array
 
 
 def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
