@@ -1,7 +1,7 @@
 """What a compiled program does, read from its text: collectives and products.
 
-Of the branches of `keep_feasible` and `constrain`, an ordinary step takes the second,
-that of a predicate which is true; the first is that of long steps, counted apart.
+Of the branches of `keep_feasible` and `constrain`, a short step takes any but the
+dearest; of those the dearest one is counted. The others are counted apart.
 """
 
 import math
@@ -18,7 +18,7 @@ COLLECTIVES += ("collective-permute",)
 _LINE = re.compile(r"^\s*(?:ROOT )?%(\S+) = (.*?[\])}]) ([a-z][a-z0-9-]*)\((.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body)=%([\w.-]+)")
-_BRANCHES = re.compile(r"branch_computations={%([\w.-]+), %([\w.-]+)}")
+_BRANCHES = re.compile(r"branch_computations={(%[\w.%, -]+)}")
 
 
 class Work(NamedTuple):
@@ -74,11 +74,18 @@ def _ordinary(computations, name):
             for_usual, for_rare = _ordinary(computations, inner)
             usual, rare = usual.plus(for_usual, times), rare.plus(for_rare, times)
         if branches:
-            false, true = branches
-            for_usual, for_rare = _ordinary(computations, true)
+            *_, chosen, _ = sorted(branches, key=lambda b: _cost(computations, b))
+            for_usual, for_rare = _ordinary(computations, chosen)
             usual, rare = usual.plus(for_usual), rare.plus(for_rare)
-            rare = rare.plus(_everything(computations, false))
+            for branch in set(branches) - {chosen}:
+                rare = rare.plus(_everything(computations, branch))
     return usual, rare
+
+
+def _cost(computations, name):
+    """By what branches are compared: products, and what crosses between devices."""
+    work = _everything(computations, name)
+    return work.flops, sum(work.bytes.values()), work.rounds
 
 
 def _everything(computations, name):
@@ -110,7 +117,7 @@ def _lines(block):
         trips = re.search(r'"known_trip_count":{"n":"(\d+)"}', rest)
         times = int(trips[1]) if trips else 1
         called = [(name, times) for name in _CALLED.findall(rest)] if calls else []
-        yield own, called, branches.groups() if branches else ()
+        yield own, called, branches[1].replace("%", "").split(", ") if branches else ()
 
 
 def _shapes(block):
