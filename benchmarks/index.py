@@ -211,7 +211,7 @@ JOBS = (
         for name, data, more in (
             ("digits", None, ("--epochs", "30")),
             ("cifar10", "cifar-10-", ()),
-            ("cifar100", "cifar-100", ("--epochs", "3")),
+            ("cifar100", "cifar-100", ("--epochs", "2")),
         )
     ),
     Job(
