@@ -7,22 +7,28 @@ from pathlib import Path
 
 import jax
 import jaxlib
+import pytest
+
+from cdopt_jax._minimize import programs
 
 # Eight simulated devices, so that sharding is always under test.
 jax.config.update("jax_num_cpu_devices", 8)
 # Double precision shows accidental promotion, and lets the theorems be checked tightly.
 jax.config.update("jax_enable_x64", val=True)
-# Most of the time goes into machine code that runs once, so LLVM optimises little (with
-# level 0, some programs return NaN) and XLA's older emitters, which are quicker, write
-# it: `constrain` compiles in 0.30 s instead of 1.08. XLA's own passes, which the counts
-# of products see, are the same. With XLA_FLAGS set, also to nothing, tests run on code
-# as users compile it.
+# Most of the time goes into machine code that runs once, so LLVM optimises nothing and
+# XLA's older emitters, which are quicker, write it: `constrain` compiles in 0.3 s
+# instead of 0.75 with level 1. XLA's own passes, which the counts of products see, are
+# the same. At level 0 some programs have returned NaN: a NaN that is not there with
+# XLA_FLAGS set, also to nothing, is one of these. Then tests run on code as users
+# compile it.
 QUICK = {
-    "xla_backend_optimization_level": "1",
+    "xla_backend_optimization_level": "0",
     "xla_cpu_parallel_codegen_split_count": "1",
     "xla_cpu_use_fusion_emitters": "false",
     "xla_llvm_disable_expensive_passes": "true",
 }
+# Slow tests run their programs for long.
+OPTIMISED = QUICK | {"xla_backend_optimization_level": "1"}
 
 
 def _known(flags: dict[str, str]) -> list[str]:
@@ -37,9 +43,19 @@ def _known(flags: dict[str, str]) -> list[str]:
     return [f"--{name}={flags[name]}" for name in names]
 
 
-if "XLA_FLAGS" not in os.environ:
-    os.environ["XLA_FLAGS"] = " ".join(_known(QUICK))
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before XLA reads its flags, in each process."""
+    if "XLA_FLAGS" not in os.environ:
+        fast = config.getoption("markexpr") == "not slow"
+        flags = _known(QUICK if fast else OPTIMISED)
+        os.environ["XLA_FLAGS"] = " ".join(flags)
+    # The solver compiles its first and its last program with options of their own.
+    level = "xla_backend_optimization_level"
+    if f"--{level}={QUICK[level]}" in os.environ["XLA_FLAGS"]:
+        programs.HASTY[level] = QUICK[level]
 
 
 def pytest_collection_finish() -> None:
