@@ -132,6 +132,7 @@ def test_every_public_name_has_a_page():
 FIGURES = ROOT / "docs" / "figures"
 
 
+@pytest.mark.usefixtures("optimised")
 def test_the_figures_show_what_their_captions_say():
     namespace = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     drawn = {path.stem for path in FIGURES.glob("*.svg")}

@@ -1,6 +1,7 @@
 """The index of the benchmarks: every command starts, and so does the main job."""
 
 import importlib
+import runpy
 import subprocess
 import sys
 
@@ -24,23 +25,29 @@ def test_every_command_says_what_it_does(name, capsys):
     )
 
 
-def python(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], capture_output=True, text=True, check=False
-    )
+def run(monkeypatch, *arguments):
+    """What ``python -m benchmarks`` does, without a new interpreter: its exit code."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module("benchmarks", run_name="__main__")
+    return caught.value.code
 
 
-def test_the_index_lists_every_command_and_refuses_others():
-    listed = python("benchmarks")
-    assert listed.returncode == 0
-    assert all(f"| {name} " in listed.stdout for name in COMMANDS)
-    refused = python("benchmarks", "no-such-command")
-    assert refused.returncode == 2
-    assert "no-such-command" in refused.stderr
+def test_the_index_lists_every_command_and_refuses_others(monkeypatch, capsys):
+    assert not run(monkeypatch)
+    listed = capsys.readouterr().out
+    assert all(f"| {name} " in listed for name in COMMANDS)
+    assert run(monkeypatch, "no-such-command") == 2
+    assert "no-such-command" in capsys.readouterr().err
 
 
 def test_the_main_job_is_a_module_of_its_own():
-    done = python("benchmarks.ocnn", "--help")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ocnn", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     printed = "".join(done.stdout.split())
     assert all(name in printed for name in METHODS)
