@@ -180,7 +180,7 @@ class Job(NamedTuple):
 JOBS = (
     Job(command="step", result="cost/step.json"),
     Job(command="models", result="cost/models.json", resumes=True),
-    Job(command="growth", result="scaling/growth.json"),
+    Job(command="growth", result="scaling/growth.json", resumes=True),
     Job(command="rivals", result="rivals/rivals.json", resumes=True),
     Job(
         command="solvers",

@@ -6,8 +6,10 @@ each device, against the devices that share a matrix. All programs of a sweep ta
 turns. Exponents are the slopes of a least-squares line through the logarithms.
 """
 
+import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ from tqdm import tqdm
 import cdopt_jax as cdx
 from benchmarks.scaling import devices
 from benchmarks.scaling.growth_report import figure, report
+from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
 from benchmarks.shared.methods.leaves import STACKS
 from benchmarks.shared.results import RESULTS, environment, make_parser, write
@@ -137,21 +140,37 @@ def many_leaves(count: int, repeats: int) -> dict[str, Any]:
     return {"leaves": count, "rows": rows}
 
 
+def timed(plan: dict[str, dict[int, Shapes]], leaves: int, repeats: int) -> Any:
+    """All that is timed."""
+    return {
+        **environment(),
+        "repeats": repeats,
+        "sweeps": {name: sweep(sizes, repeats) for name, sizes in plan.items()},
+        "many leaves": many_leaves(leaves, repeats),
+    }
+
+
+def _kept(file: Path) -> Any:
+    """What a file has that was timed, if that was with this step."""
+    content = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    made = content.pop("made", {})
+    return content if made.get("step") == of_part("step") else None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the records, the tables and the figure."""
     parser = make_parser("growth", __doc__, RESULTS / "scaling")
-    parser.add_argument("--repeats", type=int)
+    add = parser.add_argument
+    add("--repeats", type=int)
+    add("--resume", action="store_true", help="keep times that are of this step")
     options = parser.parse_args(arguments)
     repeats = options.repeats or (3 if options.quick else 31)
     # Before anything runs; programs on one device use all cores as before.
     jax.config.update("jax_num_cpu_devices", devices.COUNTS[-1])
     plan = QUICK if options.quick else SWEEPS
-    result = {
-        **environment(),
-        "repeats": repeats,
-        "sweeps": {name: sweep(sizes, repeats) for name, sizes in plan.items()},
-        "many leaves": many_leaves(10 if options.quick else LEAVES, repeats),
-        "devices": devices.measure((256, 16)) if options.quick else devices.measure(),
-    }
+    found = _kept(options.out / "growth.json") if options.resume else None
+    found = found or timed(plan, 10 if options.quick else LEAVES, repeats)
+    counted = devices.measure((256, 16)) if options.quick else devices.measure()
+    result = {**found, "devices": counted}
     write(options.out, "growth", result, report(result))
     figure(options.out / "growth.png", result["sweeps"], result["devices"])
