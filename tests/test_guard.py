@@ -67,7 +67,7 @@ def of_size(x, size, seed, b=None):
 
 
 # Sizes of ‖F‖_F, and the degree of q there; the low ones are for large matrices.
-TIERS = {1: (7e-4, 1.2e-3), 2: (3e-3, 1e-2), 4: (0.03, 0.06), 8: (0.15, 0.25)}
+TIERS = {1: (7e-4, 1.2e-3), 2: (3e-3, 1e-2), 4: (0.03, 0.06)}
 LARGE, SMALL, TALL = (160, 128), (12, 4), (70, 3)
 
 
@@ -76,14 +76,14 @@ LARGE, SMALL, TALL = (160, 128), (12, 4), (70, 3)
     [
         (LARGE, (1, 2, 4), "none"),
         (LARGE, (1,), "array"),
-        (SMALL, (4, 8), "none"),
-        (SMALL, (4, 8), "array"),
-        (TALL, (4, 8), "none"),
+        (SMALL, (4,), "none"),
+        (SMALL, (4,), "array"),
+        (TALL, (4,), "none"),
     ],
     ids=str,
 )
 def test_what_a_step_leaves_is_a_power_of_its_size(shape, degrees, kind):
-    """Items 1 and 2: z·q(F)/√m, of which e starts with w^(d+1) and adds up to one."""
+    """Item 1: z·q(F)/√m, of which e starts with w^(d+1) and adds up to one."""
     b = metric(kind, shape[0])
     x = polar(normal(shape, 0), b)
     for degree in degrees:
@@ -103,13 +103,13 @@ def check_degree(x, degree, kind, b):
         sizes.append(np.linalg.norm(f, 2))
         assert left[-1] <= sizes[-1] ** (degree + 1)
         assert left[-1] <= CLOSE
-        assert state.num_long[0] == (degree == 8)
+        assert state.num_long[0] == 0
         assert state.step_fraction[0] == 1
     slope = np.log(left[1] / left[0]) / np.log(sizes[1] / sizes[0])
     assert abs(slope - degree - 1) < 0.2
 
 
-@pytest.mark.parametrize("degree", [1, 2, 4, 8])
+@pytest.mark.parametrize("degree", [1, 2, 4])
 def test_what_a_polynomial_leaves_has_coefficients_that_add_up_to_one(degree):
     """The sums of `nearest_point`, in exact arithmetic."""
     q = [Fraction(c) for c in COEFFICIENTS[: degree + 1]]

@@ -70,18 +70,15 @@ def _step(method: Method, x, state, g):
     return optax.apply_updates(x, updates), state
 
 
-def _repeated(count: int, body, start):
-    """The state after some steps in a compiled loop."""
-    return jax.lax.fori_loop(0, count, lambda _, state: body(state), start)
+def _repeated(count: int, body, start, g):
+    """The state after some steps in a compiled loop.
+
+    The gradient is an argument: of a constant, XLA computes what it can beforehand.
+    """
+    return jax.lax.fori_loop(0, count, lambda _, state: body(state, g), start)
 
 
-def _floor_again(x, g, last):
-    """The products of `floor` once more, after those that made ``last``."""
-    x, _ = jax.lax.optimization_barrier((x, last))
-    return floor(x, g)
-
-
-def _next(method: Method, g, carry):
+def _next(method: Method, carry, g):
     x, state = carry
     return _step(method, x, state, g)
 
@@ -91,7 +88,8 @@ def measure(shape: Shape, repeats: int, names: list[str]) -> dict[str, Any]:
     x, g = inputs(shape)
     bare = compiled(floor, x, g)
     alone, making = {"floor": partial(bare.call, x, g)}, {"floor": bare.seconds}
-    bodies: dict[str, Any] = {"floor": (partial(_floor_again, x, g), x)}
+    # Each time of what the last products made, or they would be moved out of the loop.
+    bodies: dict[str, Any] = {"floor": (floor, x)}
     for name in names:
         method = METHODS[name].make(TASK, RATE)
         state = method.transform.init(x)
@@ -100,13 +98,13 @@ def measure(shape: Shape, repeats: int, names: list[str]) -> dict[str, Any]:
         start = program.call(x, state, g)
         alone[name] = partial(program.call, *start, g)
         making[name] = program.seconds
-        bodies[name] = (partial(_next, method, g), start)
+        bodies[name] = (partial(_next, method), start)
     once = interleaved(alone, repeats, budget=BUDGET)
     loops, counts = {}, {}
     for name, (body, start) in bodies.items():
         counts[name] = int(np.clip(TURN / once[name], 2, 50))
         loop = jax.jit(partial(_repeated, counts[name], body))
-        loops[name] = partial(loop, start)
+        loops[name] = partial(loop, start, g)
     taken = interleaved(loops, repeats, budget=BUDGET)
     return {
         "shape": shape,

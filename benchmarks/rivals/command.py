@@ -99,11 +99,11 @@ def _file(folder: Path, title: str, name: str) -> Path:
 
 
 def _kept(file: Path, settings: dict[str, Any], *, ours: bool) -> dict[str, Any] | None:
-    """A run that is there, if it has these settings, and one of ours this step."""
+    """A run that is there, if it has these settings, and one of ours this code."""
     if not file.exists():
         return None
     found = json.loads(file.read_text("utf-8"))
-    same = {**settings} if ours else {k: v for k, v in settings.items() if k != "step"}
+    same = {**settings} if ours else {k: v for k, v in settings.items() if k != "code"}
     return found if same.items() <= found.items() else None
 
 
@@ -128,14 +128,16 @@ def _run_all(options, folder: Path) -> list[dict[str, Any]]:
                     continue
                 bar.set_description(f"{title}, {name}")
                 settings = {"problem": title, "method": name, "ours": ours}
-                settings |= {"seconds": seconds, "step": of_part("step")}
+                solver = name.startswith(("minimize", "cdx:"))
+                part = of_part("solver" if solver else "step")
+                settings |= {"seconds": seconds, "code": part}
                 file = _file(folder, title, name)
                 record = _kept(file, settings, ours=ours) if options.resume else None
                 if record is None:
                     record = {**settings, **job()}
-                    part = file.with_suffix(".part")
-                    part.write_text(json.dumps(record) + "\n", "utf-8")
-                    part.replace(file)
+                    unfinished = file.with_suffix(".part")
+                    unfinished.write_text(json.dumps(record) + "\n", "utf-8")
+                    unfinished.replace(file)
                 records.append(record)
     return records
 

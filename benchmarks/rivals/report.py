@@ -33,11 +33,13 @@ def with_gaps(runs: Sequence[Run]) -> list[Run]:
     if runs[0]["problem"] in PROTOCOLS:
         return list(runs)
     best = min(look[2] for run in runs for look in run["looks"] if look[2] is not None)
-    return [
-        run
-        | {"looks": [[k, s, (v - best) / abs(best), e] for k, s, v, e in run["looks"]]}
-        for run in runs
-    ]
+
+    def judged(look):
+        step, seconds, value, off = look
+        gap = None if value is None else (value - best) / abs(best)
+        return [step, seconds, gap, off]
+
+    return [run | {"looks": [judged(look) for look in run["looks"]]} for run in runs]
 
 
 def arrival(run: Run, gap: float) -> tuple[float, float]:
@@ -47,6 +49,8 @@ def arrival(run: Run, gap: float) -> tuple[float, float]:
     """
     before = None
     for step, seconds, here, _ in run["looks"]:
+        if here is None:
+            continue
         if here <= gap:
             if before is None or here <= 0:
                 return seconds, step

@@ -6,15 +6,16 @@ norm and r < 1 the radius. `nearest_point` has the polynomial q and its properti
 1. A *short step* has ‖F‖_F⁵ ≤ `CLOSE`, or r/4 if that is less, and goes to z·q(F)/√m,
    whose residual is at most that, whatever x and u were. It takes two products of
    n×p×p, and none to two of p×p×p: where ‖F‖_F² or ‖F‖_F³ is as small, q is cut.
-2. Every other step is a *long step*, again of two products of n×p×p. If the Schatten
-   norm s = √‖F²‖_F ≥ ‖F‖ has an s⁹ as small, q has degree 8: four products of p×p×p.
-   Else it goes to z·`inverse_root`(G), whose residual is measured in p×p algebra.
-3. Where rounding may have a part in that residual, G is formed again at the point that
-   was reached, a few times. This converges for z of full rank.
+2. Every other step is a *long step*, again of two products of n×p×p: to z·W with W the
+   `inverse_root` of G, which is q(F)/√m, and then the map A of the paper applied until
+   a residual as small is left, with four products of p×p×p each time.
+3. Where rounding may have too large a part in that residual, G is formed again at the
+   point that was reached, and the step goes on from there.
 4. If z is singular, or nearly so, or not finite, and ‖E‖ ≤ r, then x + tu takes the
    place of z, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. It has
    full rank, since σ_min(x) is at least √(1 − r). If ‖E‖ > r, the place of z is taken
-   by x alone, to which a small matrix of full rank is added.
+   by x alone, to which a small matrix of full rank is added; what cannot be reached in
+   one step then, the next one reaches.
 5. The point that items 3 and 4 lead to is measured. If its residual, as it will be
    stored, is above r and ‖E‖ ≤ r, then x stays where it is.
 
@@ -35,7 +36,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .long_step import long_steps, whole_step
-from .nearest_point import entry, factor, mean_eigenvalue, squared_norm, together
+from .nearest_point import (
+    deviation,
+    entry,
+    factor,
+    mean_eigenvalue,
+    minimum,
+    together,
+)
 from .products import Form, eye, per_matrix, phi
 from .rounding import Stored, gram_rounding, storing_error
 from .stacks import greatest
@@ -76,8 +84,8 @@ class Proposal(NamedTuple):
         z: x + u, without most of the mean normal part of u.
         form: The form in which they are orthonormal.
         gram: G.
-        numbers: Of each matrix, `together`: 1/m, 1/√m, a bound of ‖F‖, |‖x‖²/p − 1|.
-            The bound is infinite where x or u is too large for ``rounding`` to hold.
+        numbers: Of each matrix, `together`: 1/m, 1/√m, ‖F‖_F, |‖x‖²/p − 1|, and what
+            is infinite where x or u is too large for ``rounding`` to hold, else zero.
         rounding: What rounding may add to F, a number for each matrix or for all.
     """
 
@@ -90,8 +98,8 @@ class Proposal(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """The bound of ‖F‖."""
-        return entry(self.numbers, 2)
+        """A bound of ‖F‖, which is infinite where x or u is too large."""
+        return entry(self.numbers, 2) + entry(self.numbers, 4)
 
     @property
     def tiered(self) -> bool:
@@ -129,7 +137,7 @@ def guarded_steps(
     """
     if not xs:
         return []
-    close = jnp.minimum(CLOSE, radius / 4)
+    close = minimum(CLOSE, radius / 4)
     proposals = _proposals(xs, us, forms)
     few = len({x.shape for x in xs}) <= _FEW
     tiered = [q.tiered and few for q in proposals]
@@ -165,7 +173,7 @@ def guarded_steps(
         guard = Guard(
             bound=bound,
             fraction=entry(verdict, 1),
-            long=(q.size > limits[-1]).astype(bound.dtype),
+            long=(~(q.size <= limits[-1])).astype(bound.dtype),
             distance=entry(q.numbers, 3),
         )
         steps.append((move, guard))
@@ -200,14 +208,9 @@ def _proposals(xs, us, forms):
 
 def _numbers(gram, normal, square):
     """The numbers of `Proposal`."""
-    p, eps = gram.shape[-1], jnp.finfo(gram.dtype).eps
     mean = mean_eigenvalue(gram)
-    # ‖F‖_F from sums over G alone, with the rounding of their difference.
-    m = lax.stop_gradient(mean)
-    e = squared_norm(gram - eye(gram))
-    f = jnp.maximum(e - p * jnp.square(m - 1), 0) + 8 * eps * e
+    size = deviation(gram, mean) / lax.stop_gradient(mean)
     # With ‖F‖ ≤ 1 this bounds the norms of x and u, by 5√p and 8√p.
-    tame = (jnp.abs(normal) <= 4) & (jnp.abs(m - 1) <= 0.75) & (f < jnp.inf)
-    size = jnp.where(tame, jnp.sqrt(f) / m, jnp.inf)
-    distance = jnp.abs(square - 1)
-    return together(1 / mean, lax.rsqrt(mean), size, distance)
+    tame = (jnp.abs(normal) <= 4) & (jnp.abs(mean - 1) <= 0.75)
+    extra, distance = jnp.where(tame, 0, jnp.inf), jnp.abs(square - 1)
+    return together(1 / mean, lax.rsqrt(mean), size, distance, extra)

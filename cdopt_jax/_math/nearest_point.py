@@ -6,67 +6,80 @@ With F = G/c − I for a number c, the residual of z·q(F)/√c is e(F), where
     e(w) = (1 + w)q(w)² − 1.
 
 The coefficients of e below w⁵ are zero and the absolute values of the others add up to
-one, so ‖e(F)‖ ≤ ρ⁵ where ‖F‖ ≤ ρ ≤ 1. Of the Taylor polynomials of degree d = 1, 2 and
-8 it is ρ^(d+1). |e(w)| < |w| on (−1, 1]: applied to F, then to e(F), and so on, q
-brings every z of full rank to the manifold, if c is so large that no eigenvalue of G/c
-is above 2.
+one, so ‖e(F)‖ ≤ ρ⁵ where ‖F‖ ≤ ρ ≤ 1. Of q cut to degree d = 1 or 2 it is ρ^(d+1). In
+degree 2 that is the map A of the paper. |e(w)| < |w| on (−1, 1], of q and of A: applied
+to F, then to e(F), and so on, they bring every z of full rank to the manifold, if c is
+so large that no eigenvalue of G/c is above 2.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .products import adjoint, eye, mm, norm, per_matrix, squared_modulus
-
-COEFFICIENTS = (
-    *(1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128),
-    *(-63 / 256, 231 / 1024, -429 / 2048, 6435 / 32768),
+from .products import (
+    adjoint,
+    eye,
+    map_factor,
+    mm,
+    norm,
+    per_matrix,
+    squared_modulus,
 )
-"""Those of the Taylor series."""
 
-APPLICATIONS = 8
-"""How often `inverse_root` applies q at most. Each time the smallest singular values of
-z are multiplied by 2.3."""
+COEFFICIENTS = (1.0, -1 / 2, 3 / 8, -5 / 16, 35 / 128)
+"""Those of q."""
+
+APPLICATIONS = 20
+"""How often `inverse_root` applies A at most."""
+
+GROWTH = (15 / 8) ** 2
+"""By how much A multiplies the squares of the smallest singular values."""
 
 
-def factor(
-    gram: Array, numbers: Array, degree: int = 4, square: Array | None = None
-) -> Array:
-    """q(F)/√c − I, for F = G/c − I and the Taylor polynomial q of a degree.
+def factor(gram: Array, numbers: Array, degree: int = 4) -> Array:
+    """q(F)/√c − I, for F = G/c − I and q cut to a degree.
 
-    Degree 1, 2, 4 and 8 take 0, 1, 2 and 4 products.
+    Degree 1, 2 and 4 take 0, 1 and 2 products.
 
     Args:
         gram: G.
-        numbers: 1/c, 1/√c and two more, of each matrix, `together`.
+        numbers: 1/c and 1/√c, of each matrix, `together` with others.
         degree: The degree.
-        square: F², if it is known.
     """
+    _, c1, c2, c3, c4 = COEFFICIENTS
     one, root = eye(gram), per_matrix(entry(numbers, 1))
-    f = scaled(gram, numbers)
+    f = per_matrix(entry(numbers, 0)) * gram - one
     if degree == 1:
-        return root * (COEFFICIENTS[1] * f) + (root - 1) * one
-    f2 = mm(f, f) if square is None else square
-
-    def pair(i):
-        return COEFFICIENTS[i] * f + COEFFICIENTS[i + 1] * f2
-
-    w = root * pair(1) + (root - 1) * one
-    if degree == 2:
-        return w
-    inner = pair(3)
-    if degree == 8:
-        inner = inner + mm(f2, pair(5) + mm(f2, pair(7)))
-    return w + root * mm(f2, inner)
+        return root * (c1 * f) + (root - 1) * one
+    f2 = mm(f, f)
+    w = root * (c1 * f + c2 * f2) + (root - 1) * one
+    return w if degree == 2 else w + root * mm(f2, c3 * f + c4 * f2)
 
 
-def scaled(gram: Array, numbers: Array) -> Array:
-    """F = G/c − I, with the numbers of `factor`."""
-    return per_matrix(entry(numbers, 0)) * gram - eye(gram)
+def _whole_factor(gram, numbers):
+    """q(F)/√c, which `factor` plus I is not to the last digit if c is large."""
+    _, c1, c2, c3, c4 = COEFFICIENTS
+    f = per_matrix(entry(numbers, 0)) * gram - eye(gram)
+    f2 = mm(f, f)
+    q = eye(gram) + c1 * f + c2 * f2 + mm(f2, c3 * f + c4 * f2)
+    return per_matrix(entry(numbers, 1)) * q
 
 
 def mean_eigenvalue(gram: Array) -> Array:
     """The trace over p, for each matrix."""
-    return jnp.sum(jnp.real(gram) * jnp.real(eye(gram)), axis=(-2, -1)) / gram.shape[-1]
+    p = gram.shape[-1]
+    diagonal = jnp.real(gram.reshape(*gram.shape[:-2], p * p))[..., :: p + 1]
+    return jnp.sum(diagonal, axis=-1) / p
+
+
+def deviation(gram: Array, mean: Array) -> Array:
+    """‖G − mI‖_F for the mean eigenvalue m, with the rounding of ‖G − I‖² in it."""
+    p, eps = gram.shape[-1], jnp.finfo(gram.dtype).eps
+    e = squared_norm(gram - eye(gram))
+    m = lax.stop_gradient(mean)
+    return jnp.sqrt(jnp.maximum(e - p * jnp.square(m - 1), 0) + 8 * eps * e)
 
 
 def schatten(e: Array) -> Array:
@@ -89,59 +102,85 @@ def spectral_estimate(e: Array) -> Array:
 
 def squared_norm(e: Array) -> Array:
     """‖E‖_F², as a number to decide by: a constant for derivatives."""
-    return jnp.sum(squared_modulus(lax.stop_gradient(e)), axis=(-2, -1))
+    columns = jnp.sum(squared_modulus(lax.stop_gradient(e)), axis=-2)
+    return jnp.sum(lax.optimization_barrier(columns), axis=-1)
 
 
 def inverse_root(
-    gram: Array, numbers: Array, close: Array, spread: Array
+    gram: Array, numbers: Array, close: Array | float
 ) -> tuple[Array, Array, Array]:
-    """G^(−1/2), or as near to it as `APPLICATIONS` of q lead.
+    """G^(−1/2), or as near to it as q and up to `APPLICATIONS` of A lead.
 
-    q is applied until a short step is left. Every program has this loop, and a kernel
-    costs 8 ms to compile, but equal kernels are compiled once: where it can, the loop
-    computes what short steps compute, in the same way.
+    A is applied with two products to q's three, and so needs fewer for a z that is near
+    the manifold, and hardly more for one that is nearly singular.
 
     Args:
         gram: G.
-        numbers: 1/c, 1/√c and two more, of each matrix, with c of the size of G.
+        numbers: 1/m, 1/√m and a bound of ‖G/m − I‖, of each matrix, `together`.
         close: The residual that may be left.
-        spread: A bound of ‖F‖, such as its Schatten-4 norm.
 
     Returns:
-        The factor; a bound of the residual that it leaves; and a bound of c over the
-        smallest eigenvalue of G, by which the factor magnifies rounding errors.
+        The factor; a bound of the residual that it leaves; and a bound of m‖G⁻¹‖, by
+        which the factor magnifies rounding errors.
     """
+    w, found = _inverse_root(gram, numbers, close)
+    size, condition = entry(found, 0), entry(found, 1)
+    left = jnp.where(size <= close ** (2 / 3), size * jnp.sqrt(size), jnp.inf)
+    return w, left, condition
 
-    def apply(_, carry):
-        numbers, gram, w = carry
-        f = lax.optimization_barrier(lax.stop_gradient(scaled(gram, numbers)))
-        size = squared_norm(f)
-        growth = entry(numbers, 2)
-        growth = jnp.where(size <= limit, growth, 5.2 * growth)
-        step = factor(gram, numbers)
-        gram = gram + mm(gram, step)
-        gram = gram + mm(step, gram)
-        one = jnp.ones_like(size)
-        return together(one, one, growth, size), gram, w + mm(w, step)
 
-    def is_far(carry):
-        return ~jnp.all(entry(carry[0], 3) <= limit)
+@jax.custom_jvp
+def _inverse_root(gram, numbers, close):
+    limit = close ** (2 / 3)
 
-    limit = close**0.4
-    # No eigenvalue of G is above c(1 + ‖F‖).
-    half = jnp.maximum((1 + spread) / 2, 1)
-    inverse = per_matrix(entry(numbers, 0) / half)
-    root = per_matrix(entry(numbers, 1) * lax.rsqrt(half))
-    one = jnp.ones_like(half)
-    numbers = together(one, one, half, jnp.full_like(half, jnp.inf))
-    # Scaled before, not by the first step: a step to a hundredth of G would cancel all
-    # but two of its digits.
-    start = (numbers, inverse * gram, root * eye(gram))
-    numbers, _, w = loop(is_far, apply, start, APPLICATIONS)
-    # Once more, cut to degree 1, from G itself: the loop carries rounding errors on.
+    def goes_on(carry):
+        size, growth = entry(carry[1], 0), entry(carry[1], 1)
+        # A growth that is not a number ends the loop as well.
+        return jnp.any(~(size <= limit) & (growth <= GROWTH**APPLICATIONS))
+
+    return lax.while_loop(
+        goes_on, lambda carry: _applied(gram, limit, *carry), _first(gram, numbers)
+    )
+
+
+@_inverse_root.defjvp
+def _(primals, tangents):
+    """The derivative of all applications, the last of which change nothing."""
+
+    def applied(gram):
+        def once(carry, _):
+            return _applied(gram, limit, *carry), None
+
+        return lax.scan(once, _first(gram, numbers), length=APPLICATIONS)[0]
+
+    _, numbers, close = primals
+    limit = close ** (2 / 3)
+    return jax.jvp(applied, primals[:1], tangents[:1])
+
+
+def _first(gram, numbers):
+    """q(G/c − I)/√c, for a c so large that no eigenvalue of G/c is above two."""
+    size = entry(numbers, 2)
+    half = jnp.maximum((1 + size) / 2, 1)
+    inverse, root = entry(numbers, 0) / half, entry(numbers, 1) * lax.rsqrt(half)
+    # As many as in short steps, for equal kernels.
+    w = _whole_factor(gram, together(inverse, root, half, half, half))
+    # What q leaves, ρ⁵, is as much as what A leaves where ‖F‖² is this.
+    left = jnp.where(size <= 1, size ** (10 / 3), jnp.inf)
+    # The smallest eigenvalue of G is at least m(1 − ‖F‖).
+    return w, together(left, jnp.where(size <= 0.5, 2, 5.2 * half))
+
+
+def _applied(gram, limit, w, numbers):
+    """One application of A; ‖F‖² before it, and a bound of m‖G⁻¹‖.
+
+    What k applications bring to one was above `GROWTH`⁻ᵏ. F = WᴴGW − I is formed anew
+    for each, since what is carried on carries rounding errors on as well.
+    """
     f = mm(adjoint(w), mm(gram, w)) - eye(gram)
-    # An eigenvalue of G/c that k applications bring to one was above 5.2^(−k).
-    return w - mm(w, f) / 2, squared_norm(f), entry(numbers, 2)
+    size, growth = squared_norm(f), entry(numbers, 1)
+    growth = jnp.where(size <= limit, growth, GROWTH * growth)
+    return mm(w, map_factor(f, mm(f, f))), together(size, growth)
 
 
 def together(*numbers: Array) -> Array:
@@ -154,10 +193,6 @@ def entry(numbers: Array, i: int) -> Array:
     return lax.index_in_dim(numbers, i, axis=-1, keepdims=False)
 
 
-def loop(goes_on, body, carry, most: int):
-    """A ``while`` loop of at most ``most`` rounds, which can be differentiated."""
-
-    def once(k, carry):
-        return lax.cond(goes_on(carry), body, lambda _, same: same, k, carry)
-
-    return lax.fori_loop(0, most, once, carry)
+def minimum(a: float, b: Any) -> Any:
+    """The smaller one of two numbers, as a Python number if both are."""
+    return min(a, b) if isinstance(b, float) else jnp.minimum(a, b)

@@ -25,12 +25,13 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     bx = form.apply(x)
     # Not xᴴg, for which x would be transposed before g is there, and kept: as much
     # memory as all parameters take.
-    s = phi(form.gram(g, x))
-    v = g - mm(bx, s)
-    # What rounding makes of an entry of BxS, where its row of Bx is up to 8 times the
-    # mean row. Behind the barrier XLA for CPU does not store it for every entry, which
-    # took 5 % of the time of `constrain` at 300×64×16.
-    noise = jnp.sum(squared_modulus(s), axis=-2, keepdims=True) * (64 * p / n)
+    t = form.gram(g, x)
+    v = g - mm(bx, phi(t))
+    # What rounding makes of an entry of BxΦ(t), where its row of Bx is up to 8 times
+    # the mean row; where it counts, t is nearly Hermitian. Behind the barrier XLA for
+    # CPU does not store it for every entry, which took 5 % of the time of `constrain`
+    # at 300×64×16.
+    noise = jnp.sum(squared_modulus(t), axis=-2, keepdims=True) * (64 * p / n)
     noise = lax.optimization_barrier(noise)
     grain = (4 * float(jnp.finfo(x.dtype).eps)) ** 2
     near = per_matrix(jnp.abs(form.dot(x, bx) / p - 1) <= _FAR)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from benchmarks.rivals import command, packages, report
+from benchmarks.rivals import command, packages, report, sparse
 from benchmarks.rivals.methods import CONTENDERS, advance, start
 from benchmarks.rivals.problems import PROTOCOLS, Instance, judge
 from benchmarks.rivals.running import run, tune
+from benchmarks.solvers.driving import Record
 
 SIZES = {
     "PCA": (30, 20),
@@ -193,10 +194,41 @@ def test_a_run_that_diverged_wins_nothing():
     assert "diverged" in {cell for row in report.rows(runs) for cell in row}
 
 
-def test_runs_of_ours_are_kept_for_the_same_step_only(tmp_path):
-    file, settings = tmp_path / "run.json", {"seconds": 9.0, "step": "now"}
+def test_gaps_are_to_the_least_value_on_the_manifold():
+    """A method that diverges passes through values far below the minimum."""
+
+    def found(step, projected, off):
+        return Record(
+            step=step,
+            seconds=step / 10,
+            value=-1e9,
+            projected_value=projected,
+            feasibility=off,
+        )
+
+    def looks(*records):
+        return [[r.step, r.seconds, sparse._value(r), r.feasibility] for r in records]
+
+    sound = looks(found(0, -1.0, 0.0), found(1, -4.0, 0.1), found(2, -5.0, 0.0))
+    lost = looks(found(0, -1.0, 0.0), found(1, math.nan, 1e50))
+    records = [record("a", [], ours=True), record("b", [], ours=False)]
+    runs = [
+        run | {"problem": sparse.TITLE, "looks": part}
+        for run, part in zip(records, (sound, lost), strict=True)
+    ]
+    ours, theirs = report.with_gaps(runs)
+    assert [look[2] for look in ours["looks"]] == pytest.approx([0.8, 0.2, 0.0])
+    assert [look[2] for look in theirs["looks"]] == [pytest.approx(0.8), None]
+    assert report.arrival(ours, 1e-6) == (0.2, 2)
+    assert report.arrival(theirs, 1e-6) == (math.inf, math.inf)
+    assert "diverged" in {cell for row in report.rows([ours, theirs]) for cell in row}
+    assert report.leaders([ours, theirs], 1e-6) == ["a"]
+
+
+def test_runs_of_ours_are_kept_for_the_same_code_only(tmp_path):
+    file, settings = tmp_path / "run.json", {"seconds": 9.0, "code": "now"}
     assert command._kept(file, settings, ours=True) is None
-    file.write_text(json.dumps({"seconds": 9.0, "step": "before", "looks": []}))
+    file.write_text(json.dumps({"seconds": 9.0, "code": "before", "looks": []}))
     assert command._kept(file, settings, ours=True) is None
     assert command._kept(file, settings, ours=False) is not None
     assert command._kept(file, {"seconds": 1.0}, ours=False) is None
