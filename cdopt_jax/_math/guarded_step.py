@@ -185,6 +185,8 @@ def _proposals(xs, us, forms):
     for x, u, form in zip(xs, us, forms, strict=True):
         p = x.shape[-1]
         bx = form.apply(x)
+        # Or XLA computes u once more for z.
+        u = lax.optimization_barrier(u)
         normal = form.dot(bx, u) / p
         z = x + (u - per_matrix(normal - normal * jnp.clip(normal, 0, 1)) * x)
         bz = form.apply(z)

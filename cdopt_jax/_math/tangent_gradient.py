@@ -26,7 +26,8 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     # Not xᴴg, for which x would be transposed before g is there, and kept: as much
     # memory as all parameters take.
     t = form.gram(g, x)
-    v = g - mm(bx, phi(t))
+    w = mm(bx, phi(t))
+    v = g - w
     # What rounding makes of an entry of BxΦ(t), where its row of Bx is up to 8 times
     # the mean row; where it counts, t is nearly Hermitian. Behind the barrier XLA for
     # CPU does not store it for every entry, which took 5 % of the time of `constrain`
@@ -35,6 +36,8 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     noise = lax.optimization_barrier(noise)
     grain = (4 * float(jnp.finfo(x.dtype).eps)) ** 2
     near = per_matrix(jnp.abs(form.dot(x, bx) / p - 1) <= _FAR)
-    # False where v is not finite.
-    seen = squared_modulus(v) > grain * (4 * squared_modulus(g) + noise)
+    # Not of g, which may be the same for many steps: XLA would store its squares. False
+    # where v is not finite.
+    square = squared_modulus(v)
+    seen = square > grain * (4 * (squared_modulus(w) + square) + noise)
     return jnp.where(near & seen, v, 0)
