@@ -198,7 +198,10 @@ def check(name: str, specs: list[P], mesh: Any, update: Any, tx: Any) -> None:
             assert true <= bound <= BOUNDS[length], (length, spec, true, bound)
         for field in ("step_fraction", "num_shortened", "num_long", "num_outside"):
             found = np.asarray(getattr(after.guard, field))
-            np.testing.assert_array_equal(found, getattr(after_one.guard, field)[0])
+            # A fraction comes from a sum, whose order depends on the layout.
+            np.testing.assert_allclose(
+                found, getattr(after_one.guard, field)[0], rtol=1e-6
+            )
 
 
 SWEEP = [
