@@ -19,7 +19,7 @@ HALF = {"bfloat16": 0.03, "float16": 0.004}
 """What storing in half precision may add, over √p."""
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
-SHAPES = ((8, 3), (20, 4), (64, 16), (5, 5), (40, 1), (30, 12))
+SHAPES = ((8, 3), (20, 4), (64, 16), (5, 5), (40, 1), (30, 12), (40, 40))
 CASES = [
     (shape, dtype, condition)
     for shape in SHAPES
@@ -30,6 +30,8 @@ CASES = [
 # By default a dtype of each kind, with and without a metric; all take minutes.
 USUAL = [((20, 4), dtype, 1.0) for dtype in ("float32", "bfloat16", "complex128")]
 USUAL += [((20, 4), "float32", 1e4), ((5, 5), "complex64", 1e2)]
+# Square, where ‖E‖_F is much above ‖E‖, with a metric that magnifies rounding.
+USUAL += [((40, 40), "float32", 1e4)]
 
 
 class Attacker:
@@ -91,6 +93,7 @@ class Attacker:
             lambda: self.normal(n, 1) @ self.normal(1, p) * self.power(-3, 9),
             lambda: x @ self.hermitian(p) * self.power(-3, 5),
             lambda: -x + self.normal(n, p) * self.power(-12, 0),
+            lambda: -x * self._rng.integers(0, 3, p),
             lambda: entry,
             lambda: nan,
         ]

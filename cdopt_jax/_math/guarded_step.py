@@ -11,11 +11,11 @@ norm and r < 1 the radius. `nearest_point` has the polynomial q and its properti
    a residual as small is left, with four products of p×p×p each time.
 3. Where rounding may have too large a part in that residual, G is formed again at the
    point that was reached, and the step goes on from there.
-4. If z is singular, or nearly so, or not finite, and ‖E‖ ≤ r, then x + tu takes the
-   place of z, with t‖u‖_F ≤ √(1 − r)/2, or t = 0 for a u that is not finite. It has
-   full rank, since σ_min(x) is at least √(1 − r). If ‖E‖ > r, the place of z is taken
-   by x alone, to which a small matrix of full rank is added; what cannot be reached in
-   one step then, the next one reaches.
+4. If z is singular, or nearly so, or not finite, then x + tu takes its place, with
+   t‖u‖_F ≤ √(1 − ρ)/2 for ρ = max(r, ‖E‖_F), or t = 0 for a u that is not finite. It
+   has full rank, since σ_min(x) is at least √(1 − ρ). If ‖E‖_F is near one or above, x
+   alone takes the place of z, with a small matrix of full rank added to it; what cannot
+   be reached in one step then, the next one reaches.
 5. The point that items 3 and 4 lead to is measured. If its residual, as it will be
    stored, is above r and ‖E‖ ≤ r, then x stays where it is.
 
@@ -44,7 +44,7 @@ from .nearest_point import (
     minimum,
     together,
 )
-from .products import Form, eye, per_matrix, phi
+from .products import Form, per_matrix, phi
 from .rounding import Stored, gram_rounding, storing_error
 from .stacks import greatest
 
@@ -192,7 +192,7 @@ def _proposals(xs, us, forms):
         bz = form.apply(z)
         gram = form.gram(z, bz)
         twist = form.dot(z, bx) - form.dot(x, bz) if form.B is not None else 0.0
-        rounding = gram_rounding(z, bz, gram, form, mean_eigenvalue(gram), twist)
+        rounding = gram_rounding(z, bz, gram, form, mean_eigenvalue(gram), x, twist)
         # The same sum as in `tangential_gradient`, and so made once in `constrain`.
         square = form.dot(x, bx) / p
         gram = gram if form.B is None else phi(gram)

@@ -32,6 +32,9 @@ _SURE = 0.05
 _NEAR = 0.25
 """The residual up to which `inverse_root` has succeeded."""
 
+_FULL = 0.9
+"""The ‖E‖_F up to which x counts as of full rank: σ_min(x)² is at least 1 − ‖E‖_F."""
+
 _LIKELY = 2.0
 """The rounding error, as bounded, up to which z counts as regular. The bound is some
 ten times too large, and what comes of z is measured."""
@@ -109,22 +112,22 @@ def _second_look(proposals, found, close, radius, stored):
     facts = by_shape(partial(_facts, radius=radius), rows)
     pairs = zip(proposals, found, facts, strict=True)
     ys = [_start(q, w, f) for q, (w, _), f in pairs]
-    rows = []
+    rows, roundings = [], []
     for q, y, f in zip(proposals, ys, facts, strict=True):
         by = q.form.apply(y)
         gram = q.form.gram(y, by)
         rounding = gram_rounding(y, by, gram, q.form, mean_eigenvalue(gram))
+        roundings.append(rounding)
         rows.append((gram, rounding, f, entry(q.numbers, 3)))
     looks = by_shape(partial(_again, close=close, radius=radius), rows)
     steps = []
-    for q, y, f, (w, bound, verdict), to in zip(
-        proposals, ys, facts, looks, stored, strict=True
+    for q, y, f, (w, bound, verdict), rounding, to in zip(
+        proposals, ys, facts, looks, roundings, stored, strict=True
     ):
         y = mm(y, w)
         if to.half or q.form.B is not None:
             lost = storing_error(q.x, y - q.x, y, q.form, to)
-            # Of half precision, what storing adds is added to every step.
-            verdict = _verdict(bound, lost, f, radius, known=0 if to.half else lost)
+            verdict = _verdict(bound, lost, rounding, f, radius, half=to.half)
         steps.append((y, verdict))
     return steps
 
@@ -132,25 +135,31 @@ def _second_look(proposals, found, close, radius, stored):
 def _facts(gram, product, top, numbers, found, radius):
     """The numbers r, s, t with which `_start` replaces a singular z by tz + rrx + sN.
 
-    If x is within the radius, that is x + t(z − x) with t‖u‖_F ≤ √(1 − r)/2, else x and
-    a little of N, which has full rank. There r² is one over the size of x, in two
-    factors, since the reciprocal of a huge number is flushed to zero. Then come ‖E‖_F,
-    and 1 where z is regular. The third number is also the fraction of u.
+    If ρ = max(‖E‖_F, radius) is below one, that is x + t(z − x) with t‖u‖_F at most
+    √(1 − ρ)/2, else x and a little of N, which has full rank. There r² is one over the
+    size of x, in two factors, since the reciprocal of a huge number is flushed to zero.
+    Then come ‖E‖_F, and 1 where z is regular. The third number is also the fraction.
     """
     p = gram.shape[-1]
     before = jnp.sqrt(squared_norm(gram - eye(gram)))
+    mean = lax.stop_gradient(mean_eigenvalue(gram))
     # ‖u‖² = ‖z‖² − 2⟨x, z⟩ + ‖x‖²
-    total = mean_eigenvalue(gram) + 1 / entry(numbers, 0)
+    total = mean + 1 / entry(numbers, 0)
     size = lax.stop_gradient(jnp.maximum(p * total - 2 * product, 0))
-    most = (1 - radius) ** 0.5 / 2
-    regular, inside = entry(found, 4) == 0, before <= radius
-    part = most * lax.rsqrt(jnp.maximum(size, most**2))
-    part = jnp.where(inside & jnp.isfinite(size), part, 0)
+    rho = jnp.maximum(before, radius)
+    near = rho <= jnp.maximum(radius, _FULL)
+    most = jnp.where(near, jnp.sqrt(1 - rho) / 2, 1)
+    regular = entry(found, 4) == 0
+    part = most * lax.rsqrt(jnp.maximum(size, jnp.square(most)))
+    part = jnp.where(near & jnp.isfinite(size), part, 0)
+    # By the entries where squares are too large or too small.
     tiny = jnp.finfo(top.dtype).tiny
-    alone = lax.rsqrt(jnp.where(top >= tiny, top, jnp.inf))
+    entries = jnp.where(top >= tiny, top, jnp.inf)
+    squares = (mean >= tiny) & (mean < jnp.inf)
+    alone = lax.rsqrt(jnp.where(squares, jnp.sqrt(mean), entries))
     one, zero = jnp.ones_like(part), jnp.zeros_like(part)
-    root = jnp.where(inside, jnp.sqrt(1 - part), alone)
-    noise = jnp.where(inside, zero, 0.03)
+    root = jnp.where(near, jnp.sqrt(1 - part), alone)
+    noise = jnp.where(near, zero, 0.03)
     part = jnp.where(regular, one, part)
     return together(root, noise, part, before, jnp.where(regular, one, zero))
 
@@ -172,14 +181,23 @@ def _again(gram, rounding, facts, distance, close, radius):
     w, left, condition = inverse_root(gram, numbers, close)
     bound = left + condition * rounding
     lost = full_storing_error(distance, gram.shape[-1])
-    return w, bound, _verdict(bound, lost, facts, radius, known=lost)
+    return w, bound, _verdict(bound, lost, rounding, facts, radius, half=False)
 
 
-def _verdict(bound, lost, facts, radius, known):
-    """Item 5: the numbers of `long_steps`."""
-    fraction, before = entry(facts, 2), entry(facts, 3)
-    stays = (before <= radius) & ~(bound + lost <= radius)
-    bound = jnp.where(stays, before, bound + known)
+def _verdict(bound, lost, rounding, facts, radius, half):
+    """Item 5: the numbers of `long_steps`.
+
+    ‖E‖_F may be above r where ‖E‖ is not. So x also stays where it would come no nearer
+    to the manifold, unless it may be singular. In half precision x is that far away by
+    what storing it has added.
+    """
+    fraction, before, after = entry(facts, 2), entry(facts, 3), bound + lost
+    inside = before <= radius
+    if not half:
+        inside = inside | ((before <= _FULL) & ~(after < before))
+    stays = inside & ~(after <= radius)
+    # Of half precision, what storing adds is added to every step.
+    bound = jnp.where(stays, before + rounding, bound if half else after)
     fraction = jnp.where(stays, 0, fraction)
     code = jnp.where(stays, -jnp.ones_like(bound), 0)
     return together(bound, fraction, code, code, code)

@@ -65,13 +65,26 @@ def full_storing_error(distance: Array, p: int) -> Array:
 
 
 def gram_rounding(
-    z: Array, bz: Array, gram: Array, form: Form, mean: Array, twist: Any = 0.0
+    z: Array,
+    bz: Array,
+    gram: Array,
+    form: Form,
+    mean: Array,
+    x: Array | None = None,
+    twist: Any = 0.0,
 ) -> Any:
-    """What rounding may add to zᴴBz/m."""
+    """What rounding may add to zᴴBz/m.
+
+    With a metric that includes what storing the next point y as x + (y − x) adds: to
+    the first order 2‖By‖·‖d‖, where d is a rounding error of entries of x.
+    """
     p, eps = z.shape[-1], jnp.finfo(z.dtype).eps
     if form.B is None:
         return float(16 * eps * p**0.5)
     # B is Hermitian: what is not Hermitian here is the rounding of Bz.
     asymmetry = norm(gram - adjoint(gram)) + jnp.abs(twist)
-    sizes = jnp.sqrt(form.dot(z, z)) * jnp.sqrt(form.dot(bz, bz) / p)
-    return lax.stop_gradient((16 * eps * sizes + 4 * asymmetry) / mean)
+    size = 4 * jnp.sqrt(form.dot(z, z))
+    if x is not None:
+        size = size + jnp.sqrt(mean * form.dot(x, x))
+    sizes = size * jnp.sqrt(form.dot(bz, bz) / p)
+    return lax.stop_gradient((4 * eps * sizes + 4 * asymmetry) / mean)
