@@ -19,6 +19,10 @@ from .problem import Look
 from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED
 from .setup import Data, Prepared, Setup, on_batch, problem_of
 
+NEAR = 10
+"""How many times the tolerance a certificate may be for its curvature to be computed
+anew. The curvature that was seen last stands in for it before."""
+
 
 class Course(NamedTuple):
     """Where a run stands.
@@ -30,6 +34,7 @@ class Course(NamedTuple):
         feasibility: The largest ‖xᵀBx − I‖_F.
         stationarity: The certificate.
         tolerance: What it must fall below.
+        curvature: The change of the gradient over the length of x, as it was last seen.
         status: Whether and why the run has ended; `BUDGET` while it goes on.
         ended: Whether it has.
     """
@@ -40,6 +45,7 @@ class Course(NamedTuple):
     feasibility: Array
     stationarity: Array
     tolerance: Array
+    curvature: Array
     status: Array
     ended: Array
 
@@ -125,7 +131,8 @@ def opening(
         Look(*(optax.tree.scale(unit, part) for part in look))
     )
     state = _strong(setup.method.init(problem, x, look, data.key))
-    scale = _scale(setup, look)
+    slope, curvature = look.sizes
+    scale = _scale(setup, slope, curvature)
     # A perturbed start must not count as stationary at once.
     tol = jnp.where(attempt > 0, jnp.minimum(data.tol, NEARBY), data.tol)
     prepared = Prepared(
@@ -140,7 +147,7 @@ def opening(
     stationary = stationarity <= tolerance
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
-    smooth = jnp.isfinite(look.sizes[0])
+    smooth = jnp.isfinite(slope)
     feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
@@ -151,6 +158,7 @@ def opening(
         feasibility=feasibility,
         stationarity=stationarity.astype(look.value.dtype),
         tolerance=tolerance,
+        curvature=curvature,
         status=status.astype(jnp.int32),
         ended=status != BUDGET,
     )
@@ -205,14 +213,27 @@ def advance(
 
     state, steps = lax.while_loop(goes_on, body, (course.state, course.steps))
     x = method.point(problem, state)
-    look = problem.look(x)
+    always = method.smooth and not method.in_loop
+    look = problem.look(x, bent=always)
+    slope, curvature = look.sizes
     # Where gradient and curvature vanish together, nothing is small against both.
     least = jnp.finfo(look.value.dtype).eps ** 2 * prepared.scale
-    tolerance = jnp.maximum(prepared.tol * _scale(setup, look), least)
+
+    def allowed(curvature):
+        return jnp.maximum(prepared.tol * _scale(setup, slope, curvature), least)
+
     stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     if method.in_loop:
         stationarity = method.stationarity(problem, state, x, look)
-    sound = jnp.isfinite(look.value) & jnp.isfinite(look.sizes[0])
+    if method.smooth and method.in_loop:
+        # It takes as long as two values with their gradients, and is of use at the end.
+        near = stationarity <= NEAR * allowed(course.curvature)
+        near = near | method.stalled(state) | (steps >= budget)
+        curvature = lax.cond(
+            near, lambda: problem.look(x).sizes[1], lambda: course.curvature
+        )
+    tolerance = allowed(curvature)
+    sound = jnp.isfinite(look.value) & jnp.isfinite(slope)
     feasibility = problem.leaves.feasibility(problem.leaves.write(x))
     certified = stationarity <= tolerance
     status = jnp.select(
@@ -229,6 +250,7 @@ def advance(
         feasibility=feasibility,
         stationarity=stationarity.astype(look.value.dtype),
         tolerance=tolerance,
+        curvature=curvature,
         status=status.astype(jnp.int32),
         ended=(status != BUDGET) | (steps >= budget),
     )
@@ -287,14 +309,13 @@ def _unit(look: Look) -> Array:
     return jnp.ldexp(jnp.ones((), look.value.dtype), -power.astype(jnp.int32))
 
 
-def _scale(setup, look):
+def _scale(setup, slope, curvature):
     """What the certificate is compared with.
 
     The size of the gradient at the point itself, and, since that may vanish at a
     solution, of its change over the length of x. Both are multiplied by what f is
     multiplied by.
     """
-    slope, curvature = look.sizes
     scale = slope + (curvature if setup.method.smooth else 0)
     return jnp.where(jnp.isfinite(scale), scale, 0)
 

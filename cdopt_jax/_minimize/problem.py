@@ -25,7 +25,8 @@ class Look(NamedTuple):
         whole_value: The same with r at its full strength.
         gradient: The gradient of f.
         subgradient: A subgradient of r.
-        bend: ∇²f(x)[x], how the gradient of f changes along x itself.
+        bend: ∇²f(x)[x], how the gradient of f changes along x itself; empty if it was
+            not asked for.
     """
 
     value: Array
@@ -41,8 +42,9 @@ class Look(NamedTuple):
         The slope is the size of the gradient of f and of the subgradient of r together.
         The curvature is the size of the bend, which is that of a gradient.
         """
-        parts = self.gradient, self.subgradient, self.bend
-        gradient, subgradient, bend = jnp.sqrt(dots(*((part, part) for part in parts)))
+        parts = self.gradient, self.subgradient
+        gradient, subgradient = jnp.sqrt(dots(*((part, part) for part in parts)))
+        bend = optax.tree.norm(self.bend) if self.bend else jnp.zeros_like(gradient)
         return gradient + subgradient, bend
 
     @property
@@ -103,20 +105,24 @@ class Problem(NamedTuple):
         sound = jnp.isfinite(optax.tree.sum(gradient))
         return jnp.where(sound, value + self.regular(x), jnp.inf), gradient
 
-    def look(self, x: Point) -> Look:
+    def look(self, x: Point, *, bent: bool = True) -> Look:
         """The objective around a point, by one derivative of the gradient of f."""
-        # Backwards twice, since functions with a derivative rule of their own may have
-        # no forward mode.
-        (value, gradient), pull = jax.vjp(value_and_gradient(self.smooth), x)
-        # The Hessian is symmetric, and its transpose has conjugates on both sides.
-        (bend,) = pull((jnp.zeros_like(value), optax.tree.conj(x)))
+        if bent:
+            # Backwards twice, since functions with a derivative rule of their own may
+            # have no forward mode.
+            (value, gradient), pull = jax.vjp(value_and_gradient(self.smooth), x)
+            # The Hessian is symmetric, and its transpose has conjugates on both sides.
+            (bend,) = pull((jnp.zeros_like(value), optax.tree.conj(x)))
+            bend = optax.tree.conj(bend)
+        else:
+            (value, gradient), bend = value_and_gradient(self.smooth)(x), []
         regular = self.regular(x)
         return Look(
             value=value + regular,
             whole_value=value + regular / self.strength,
             gradient=gradient,
             subgradient=gradient_of(self.regular)(x),
-            bend=optax.tree.conj(bend),
+            bend=bend,
         )
 
     def prox(self, x: Point, step: Array, near: Point) -> Point:
