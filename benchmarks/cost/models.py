@@ -35,7 +35,7 @@ from benchmarks.shared.results import (
     make_parser,
     write,
 )
-from benchmarks.shared.timing import Program, compiled, interleaved
+from benchmarks.shared.timing import Program, alone, compiled, interleaved
 
 ADAM, SGD = 1e-3, 1e-2
 BATCHES = 3
@@ -113,6 +113,7 @@ def long_steps(state: Tree) -> list[int] | None:
     return [int(jnp.sum(found)), int(optax.tree.get(state, "num_updates")) * found.size]
 
 
+@alone
 def measure(network: Network, repeats: int) -> dict[str, Any]:
     """All that is measured of one model."""
     params, stats = network.init()

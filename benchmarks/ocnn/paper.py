@@ -29,7 +29,7 @@ from benchmarks.ocnn.search import (
 )
 from benchmarks.shared.data import DataError, batches
 from benchmarks.shared.results import QUICK, RESULTS, environment, make_parser
-from benchmarks.shared.timing import interleaved
+from benchmarks.shared.timing import alone, interleaved
 from benchmarks.shared.vgg import VGG
 
 METHODS = (
@@ -105,6 +105,7 @@ def _all(kind: type[Experiment], options: Any, parts: list[Runs], jobs: int) -> 
             pool.shutdown(cancel_futures=True)
 
 
+@alone
 def step_seconds(options: Any, rates: dict[str, float]) -> dict[str, Any]:
     """The time of a step of each method, all of them taking turns, and to compile."""
     around = environment()

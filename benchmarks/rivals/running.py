@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from threadpoolctl import threadpool_limits
 
 from benchmarks.rivals.methods import Contender, advance, start
 from benchmarks.rivals.problems import Instance, Protocol, judge
-from benchmarks.shared.timing import compiled, timed
+from benchmarks.shared.timing import alone, compiled, timed
 
 LOOK = 1.1
 """How many times the seconds of one look the next look comes."""
@@ -92,9 +93,10 @@ def run(
     timed(program.call, spare, instance.data, *given)
     watch = Watch(instance, protocol.gap, seconds, protocol.steps or math.inf)
     count, spent = 0, 0.0
-    while not watch(count, spent, state.x):
-        state, took = timed(program.call, state, instance.data, *given)
-        count, spent = count + 1, spent + took
+    with threadpool_limits(limits=protocol.threads, user_api="blas"):
+        while not watch(count, spent, state.x):
+            state, took = timed(program.call, state, instance.data, *given)
+            count, spent = count + 1, spent + took
     return {
         "setting": setting,
         "compile": program.seconds,
@@ -102,6 +104,7 @@ def run(
     }
 
 
+@alone
 def tune(contender: Contender, protocol: Protocol, small: Instance) -> dict[str, Any]:
     """The rate and momentum that are best on the small problem.
 

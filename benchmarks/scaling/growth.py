@@ -24,7 +24,7 @@ from benchmarks.shared.fingerprint import of_part
 from benchmarks.shared.methods import OPTIMISERS, WRAPPERS
 from benchmarks.shared.methods.leaves import STACKS
 from benchmarks.shared.results import RESULTS, environment, make_parser, write
-from benchmarks.shared.timing import Program, compiled, interleaved
+from benchmarks.shared.timing import Program, alone, compiled, interleaved
 
 BUDGET = 3.0  # seconds of each program
 LEAVES = 300
@@ -140,6 +140,7 @@ def many_leaves(count: int, repeats: int) -> dict[str, Any]:
     return {"leaves": count, "rows": rows}
 
 
+@alone
 def timed(plan: dict[str, dict[int, Shapes]], leaves: int, repeats: int) -> Any:
     """All that is timed."""
     return {

@@ -11,7 +11,7 @@ from jax import lax
 
 import cdopt_jax as cdx
 from benchmarks.shared.problems import Problem
-from benchmarks.shared.timing import compiled, timed
+from benchmarks.shared.timing import alone, compiled, timed
 from benchmarks.solvers.signature import Solver
 
 REPEATS, BRIEF = 9, 0.3
@@ -94,6 +94,7 @@ def judge(problem: Problem) -> Judge:
     return record
 
 
+@alone
 def in_turns(traces: dict[str, Trace]) -> dict[str, Trace]:
     """The same runs with medians of their times, which are taken in turns."""
     brief = {
@@ -116,6 +117,7 @@ def _timed(trace: Trace, times: list[Times]) -> Trace:
     return trace._replace(records=records, walls=walls)
 
 
+@alone
 def run(
     solver: Solver,
     problem: Problem,

@@ -24,6 +24,7 @@ import cdopt_jax as cdx
 from benchmarks.shared.data import DataError
 from benchmarks.shared.problems import REAL, SUITE, Problem
 from benchmarks.shared.results import RESULTS, environment, make_parser
+from benchmarks.shared.timing import alone
 from benchmarks.solvers import report
 from benchmarks.solvers.driving import Record, Trace, in_turns, run
 from benchmarks.solvers.rivals import PACKAGES, RIVALS
@@ -51,6 +52,7 @@ def ours(problem: Problem) -> Iterator[str]:
     yield from smooth if problem.smooth else kinks
 
 
+@alone
 def minimized(method: str, problem: Problem, seconds: float) -> Trace:
     """A run of `cdx.minimize` as a trace: its second call, compiled by the first."""
 

@@ -12,11 +12,11 @@ from .phase import Phase
 from .setup import Data, Setup
 from .static import as_number
 
-GROWTH, FEWEST = 1.2, 15
+GROWTH, FEWEST = 1.1, 15
 """By which factor, and by how many steps at least, a look at a run is later than the
 look before.
 
-A look takes 0.2 to 0.5 ms, which for small problems is that of ten to twenty steps.
+For small problems a look takes as long as two to four steps.
 """
 
 
