@@ -97,6 +97,21 @@ def test_at_leading_eigenvectors_in_single_precision_nothing_moves(name):
         assert moved(jnp.float32(m), jnp.float32(x)) < 1e-4
 
 
+@pytest.mark.parametrize("shape", [(300, 200), (400, 10)])
+def test_near_a_solution_in_single_precision_the_gradient_is_not_lost(shape):
+    """What is left of a gradient is spread over all entries, each of them small."""
+    n, p = shape
+    q = np.asarray(polar(normal((n, n), 0)))
+    m = (q * np.geomspace(1, 1e-3, n)) @ q.T
+    x = polar(q[:, :p] @ polar(normal((p, p), 1)) + 3e-5 / n**0.5 * normal(shape, 2))
+    grads = -m @ x
+    product = x.T @ grads
+    truth = grads - x @ (product + product.T) / 2
+    tx = cdx.project_gradients()
+    found, _ = tx.update(jnp.float32(grads), tx.init(x), jnp.float32(x))
+    assert np.linalg.norm(found - truth) <= 0.1 * np.linalg.norm(truth)
+
+
 @pytest.mark.parametrize("name", ["momentum", "adam", "lion"])
 def test_every_ordinary_step_in_single_precision_ends_within_4e_6(name):
     loss, _ = pca(0)

@@ -16,9 +16,13 @@ LOOK = 1.1
 
 TUNING_STEPS = 200
 
+LOST, NEAR = 10.0, 1e-2
+"""The distance ‖XᵀBX − I‖_F from the manifold beyond which a run is lost, and the one
+up to which a gap counts as met. POGO's first step at 800×600 leads to 1.0."""
+
 
 def diverged(gap: float, feasibility: float, first: float) -> bool:
-    """Whether a run is lost: twice the gap of the start, or off the manifold by one.
+    """Whether a run is lost: twice the gap of the start, or far off the manifold.
 
     A gap far below zero is that of a point from which one step does not lead back.
 
@@ -27,7 +31,19 @@ def diverged(gap: float, feasibility: float, first: float) -> bool:
         feasibility: The distance from the manifold.
         first: The gap at the start.
     """
-    return not (abs(gap) <= max(1, 2 * first) and feasibility <= 1)
+    return not (abs(gap) <= max(1, 2 * first) and feasibility <= LOST)
+
+
+def lost(looks: Any) -> bool:
+    """Whether a run, by its looks, is lost at the end."""
+    _, _, gap, off = looks[-1]
+    return diverged(gap, off, looks[0][2])
+
+
+def met(look: Any, gap: float) -> bool:
+    """Whether a look, which may be without a gap, is at a gap, near the manifold."""
+    _, _, here, off = look
+    return here is not None and here <= gap and off <= NEAR
 
 
 class Look(NamedTuple):
@@ -70,8 +86,7 @@ class Watch:
         gap, off = self._judge(point)
         self.looks.append(Look(step=step, seconds=seconds, gap=gap, feasibility=off))
         self._next = LOOK * seconds
-        lost = diverged(gap, off, self.looks[0].gap)
-        return over or lost or gap <= self._gap
+        return over or lost(self.looks) or met(self.looks[-1], self._gap)
 
 
 def run(
@@ -106,7 +121,7 @@ def run(
 
 @alone
 def tune(contender: Contender, protocol: Protocol, small: Instance) -> dict[str, Any]:
-    """The rate and momentum that are best on the small problem.
+    """The rate and momentum that are best on the small problem, and all, best first.
 
     Those are the ones that take the fewest steps to the gap, or, if none arrives in
     `TUNING_STEPS`, whose gap is least then. That is the rule for all methods.
@@ -127,9 +142,9 @@ def tune(contender: Contender, protocol: Protocol, small: Instance) -> dict[str,
                 if diverged(gap, off, first):
                     gap = math.inf
                     break
-                if steps is None and gap <= protocol.gap:
+                if steps is None and gap <= protocol.gap and off <= NEAR:
                     arrived = count
                     break
         tried.append({"setting": (rate, momentum), "steps": arrived, "gap": gap})
-    best = min(tried, key=lambda t: (t["steps"], t["gap"]))
-    return {"setting": best["setting"], "tried": tried}
+    tried.sort(key=lambda t: (t["steps"], t["gap"]))
+    return {"setting": tried[0]["setting"], "tried": tried}

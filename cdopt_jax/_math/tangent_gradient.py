@@ -29,10 +29,17 @@ def tangential_gradient(x: Array, g: Array, form: Form) -> Array:
     w = mm(bx, phi(t))
     v = g - w
     # What rounding makes of an entry of BxΦ(t), where its row of Bx is up to 8 times
-    # the mean row; where it counts, t is nearly Hermitian. Behind the barrier XLA for
-    # CPU does not store it for every entry, which took 5 % of the time of `constrain`
-    # at 300×64×16.
-    noise = jnp.sum(squared_modulus(t), axis=-2, keepdims=True) * (64 * p / n)
+    # the mean row. Where it counts, t is nearly Hermitian.
+    share = 64 * p / n
+    if form.B is None:
+        # Rows of x are no longer than one. With 1/4 nothing was left of gradients at
+        # leading eigenvectors and at Procrustes solutions, from 50×1 to 3000×200; with
+        # 1/64, a thousandth of the entries at 64×64. Without this limit SGD stayed at a
+        # gap of 3e-6 on PCA of 800×600, whose gradient is spread over many entries.
+        share = min(share, 1 / 4)
+    noise = jnp.sum(squared_modulus(t), axis=-2, keepdims=True) * share
+    # Behind the barrier XLA for CPU does not store it for every entry, which took 5 %
+    # of the time of `constrain` at 300×64×16.
     noise = lax.optimization_barrier(noise)
     grain = (4 * float(jnp.finfo(x.dtype).eps)) ** 2
     near = per_matrix(jnp.abs(form.dot(x, bx) / p - 1) <= _FAR)
