@@ -138,9 +138,7 @@ def test_a_method_whose_run_is_lost_takes_the_next_setting(monkeypatch):
     found = {"setting": tried[0]["setting"], "tried": tried}
     monkeypatch.setattr(command, "_CHOSEN", {})
     monkeypatch.setattr(command, "tune", lambda *_: found)
-    jobs = {
-        name: job for name, job, _ in command.jobs(protocol, 20.0, {}, quick=False)
-    }
+    jobs = {name: job for name, job, _ in command.jobs(protocol, 20.0, {}, quick=False)}
     done = jobs["POGO"]()
     assert done["setting"] == (0.3, 0.0)
     assert done["looks"][-1][2] <= 1e-2
