@@ -131,6 +131,19 @@ def test_tuning_takes_the_setting_with_the_fewest_steps_to_the_gap():
     assert seconds > 0
 
 
+def test_a_method_whose_run_is_lost_takes_the_next_setting(monkeypatch):
+    size = SIZES["PCA"]
+    protocol = PROTOCOLS["PCA"]._replace(size=size, small=size, gap=1e-2, after=None)
+    tried = [{"setting": setting} for setting in ((1e3, 0.0), (0.3, 0.0))]
+    found = {"setting": tried[0]["setting"], "tried": tried}
+    monkeypatch.setattr(command, "_CHOSEN", {})
+    monkeypatch.setattr(command, "tune", lambda *_: found)
+    jobs = {name: job for name, job, _ in command.jobs(protocol, 20.0, {}, quick=False)}
+    done = jobs["POGO"]()
+    assert done["setting"] == (0.3, 0.0)
+    assert done["looks"][-1][2] <= 1e-2
+
+
 def test_minimize_stops_at_the_gap():
     instance = made("PCA")
     protocol = PROTOCOLS["PCA"]._replace(gap=1e-3)
@@ -167,6 +180,13 @@ def test_arrival_is_between_the_looks():
     run = record("a", QUICKER, ours=True)
     assert report.arrival(run, 1e-4) == pytest.approx((2.0, 20.0))
     assert report.arrival(run, 1e-9) == (math.inf, math.inf)
+
+
+def test_a_gap_far_from_the_manifold_is_not_met():
+    run = record("a", QUICKER, ours=True)
+    step, seconds, gap, _ = run["looks"][-1]
+    run["looks"][-1] = [step, seconds, gap, 0.1]
+    assert report.arrival(run, 1e-4) == (math.inf, math.inf)
 
 
 @pytest.mark.parametrize(
