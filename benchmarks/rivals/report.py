@@ -204,9 +204,8 @@ def report(result: dict[str, Any]) -> str:
 
 ARITHMETIC = (
     "At 2000×1500 a gradient is 12 GFLOP and four products of n×p×p are 36, at "
-    "2000×2000 16 and 64: some half a second a step on two cores, where a QR "
-    "decomposition takes seconds. A gap of 1e-6 takes hundreds of steps, so that all "
-    "methods to the end would take hours. Therefore these problems are there twice: "
+    "2000×2000 16 and 64, and a gap of 1e-6 takes hundreds of steps: all methods to "
+    "the end would take hours. Therefore these problems are there twice: "
     "at a smaller size with every method, and at full size, for a limited time, with "
     "the two of ours and the two rivals that were first at the smaller one. The "
     "scripts of POGO and RSDM form QDQ where they mean QDQᵀ; that is run at the "
