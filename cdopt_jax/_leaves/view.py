@@ -1,15 +1,13 @@
 """The constrained leaves of a tree of parameters, as matrices, and the way back.
 
-Every function on trees and every transformation look at parameters through a `View`;
-the solver takes metrics apart from readings in the same way. A view hides how a leaf is
-read as matrices, that half precision is computed in float32, where a leaf lies on a
-mesh, and that small leaves of one shape are computed together: a model may have
-hundreds of small matrices of equal shape, each a leaf of its own. One by one they would
-cost a program of many small kernels, and a second of compilation for every few of them;
-as one stack, they are a program of the size of one.
+Every function on trees, every transformation and the solver look at parameters through
+a `View`. A view hides how a leaf is read as matrices, that half precision is computed
+in float32, where a leaf lies on a mesh, and that small leaves of one shape are computed
+together: a model may have hundreds of small matrices of equal shape, each a leaf of its
+own. One by one they would cost a program of many small kernels, and a second of
+compilation for every few of them; as one stack, they are a program of the size of one.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -31,6 +29,7 @@ from cdopt_jax._math.stacks import split
 from .masks import Mask, select
 from .paths import leaf_paths, leaves_beside
 from .reading import Reading
+from .structure import Structure, attach_metrics, detach_metrics
 
 SMALL = 2**13
 """The entries of the largest leaf to be stacked. Up to that size 64 leaves in one stack
@@ -112,12 +111,30 @@ class View:
     def __init__(self, params: Any, mask: Mask, *, together: bool = True):
         check_params(params)
         self.together = together
-        readings = select(params, mask)
-        leaves = jax.tree.leaves(params)
         self.params = params
-        self.selected = [r is not None for r in readings]
-        self.points = [x for x, r in zip(leaves, readings, strict=True) if r]
-        self.readings = [r for r in readings if r]
+        self._every = select(params, mask)
+        self.selected = [r is not None for r in self._every]
+        pairs = zip(jax.tree.leaves(params), self._every, strict=True)
+        self.points = [x for x, r in pairs if r]
+        self.readings = [r for r in self._every if r]
+
+    @cached_property
+    def structure(self) -> Structure:
+        """All that is known of the tree before values are, its free leaves included."""
+        leaves, treedef = jax.tree.flatten(self.params)
+        readings, slots, _ = detach_metrics(self._every)
+        return Structure(
+            treedef=treedef,
+            shapes=tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves),
+            paths=tuple(leaf_paths(self.params)),
+            readings=readings,
+            slots=slots,
+        )
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The metrics that are arrays, each once."""
+        return detach_metrics(self._every)[2]
 
     @cached_property
     def paths(self) -> list[str]:
@@ -233,33 +250,6 @@ class View:
         view.points = list(points)
         view.readings = [r for r in attach_metrics(bare, slots, metrics) if r]
         return view
-
-
-def detach_metrics(
-    readings: Sequence[Reading | None],
-) -> tuple[tuple[Reading | None, ...], tuple[int | None, ...], list[Any]]:
-    """Readings without the metrics that are arrays, the place of each, the metrics.
-
-    A metric that several leaves share is one argument of a program.
-    """
-    arrays = [None if r is None or callable(r.B) else r.B for r in readings]
-    metrics = {id(b): b for b in arrays if b is not None}
-    order = list(metrics)
-    slots = tuple(None if b is None else order.index(id(b)) for b in arrays)
-    bare = [
-        r and (r if callable(r.B) else dataclasses.replace(r, B=None)) for r in readings
-    ]
-    return tuple(bare), slots, list(metrics.values())
-
-
-def attach_metrics(
-    bare: Sequence[Reading | None], slots: Sequence[int | None], metrics: Sequence[Any]
-) -> list[Reading | None]:
-    """The inverse of `detach_metrics`."""
-    return [
-        r if r is None or slot is None else dataclasses.replace(r, B=metrics[slot])
-        for r, slot in zip(bare, slots, strict=True)
-    ]
 
 
 def automatic_weight(group: Group, g: Array) -> Array:

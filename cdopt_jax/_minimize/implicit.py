@@ -57,11 +57,11 @@ def solve(
             changed = data._replace(args=args, metrics=metrics)
             return problem_of(setup, changed, None)
 
-        x = problem.leaves.read(end.projected)
+        x = problem.coordinates.read(end.projected)
         given, change = (data.args, data.metrics), (by_args, by_metrics)
         normal, tangential = _derivative(problem, rebuilt, x, given, change)
         _, params = jax.jvp(
-            problem.leaves.write, (x,), (optax.tree.add(normal, tangential),)
+            problem.coordinates.write, (x,), (optax.tree.add(normal, tangential),)
         )
         # Along the tangent the objective does not change, to first order.
         _, value = jax.jvp(

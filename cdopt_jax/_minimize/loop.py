@@ -17,7 +17,7 @@ from .method import MethodState, choose, either
 from .nearby import NEARBY, perturbed
 from .problem import Look
 from .result import BUDGET, CERTIFIED, DIVERGED, INFEASIBLE, STALLED
-from .setup import Data, Prepared, Setup, on_batch, problem_of
+from .setup import Data, Prepared, Setup, on_batch, own_feasibility, problem_of
 
 NEAR = 10
 """How many times the tolerance a certificate may be for its curvature to be computed
@@ -110,16 +110,16 @@ def opening(
     It is at x0 in the first attempt, which is number zero, and near to it in others.
     """
     problem = problem_of(setup, data, None)
-    leaves = problem.leaves.factorised()
+    factorised = problem.coordinates.factorised()
     definite = [
         jnp.ones((), bool) if factor is None else jnp.all(jnp.isfinite(factor))
-        for factor in leaves.factors
+        for factor in factorised.factors
     ]
     if setup.method.factorises:
-        problem = problem._replace(leaves=leaves)
-    given = perturbed(setup, problem, problem.leaves.read(x0), attempt)
+        problem = problem._replace(coordinates=factorised)
+    given = perturbed(setup, problem, problem.coordinates.read(x0), attempt)
     x = problem.manifold.project(given)
-    start = problem.leaves.write(x)
+    start = problem.coordinates.write(x)
     pairs = zip(jax.tree.leaves(x0), jax.tree.leaves(start), strict=True)
     dtype = real_dtype(x[0].dtype)
     moved = [jnp.max(jnp.abs(b - a), initial=0).astype(dtype) for a, b in pairs]
@@ -136,7 +136,7 @@ def opening(
     # A perturbed start must not count as stationary at once.
     tol = jnp.where(attempt > 0, jnp.minimum(data.tol, NEARBY), data.tol)
     prepared = Prepared(
-        factors=problem.leaves.factors,
+        factors=problem.coordinates.factors,
         unit=unit,
         scale=scale,
         tol=tol.astype(data.tol.dtype),
@@ -148,7 +148,7 @@ def opening(
     if not setup.method.in_loop:
         stationarity = jnp.asarray(jnp.nan, look.value.dtype)
     smooth = jnp.isfinite(slope)
-    feasibility = problem.leaves.feasibility(problem.leaves.write(x))
+    feasibility = own_feasibility(setup, data, problem.coordinates.write(x))
     met = (stationarity <= tolerance) & _feasible(feasibility)
     status = jnp.where(met, CERTIFIED, jnp.where(smooth, BUDGET, DIVERGED))
     course = Course(
@@ -234,7 +234,7 @@ def advance(
         )
     tolerance = allowed(curvature)
     sound = jnp.isfinite(look.value) & jnp.isfinite(slope)
-    feasibility = problem.leaves.feasibility(problem.leaves.write(x))
+    feasibility = own_feasibility(setup, data, problem.coordinates.write(x))
     certified = stationarity <= tolerance
     status = jnp.select(
         [~sound, certified & _feasible(feasibility), certified, method.stalled(state)],
@@ -266,7 +266,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
     method, unit = setup.method, prepared.unit
     problem = problem_of(setup, data, prepared)._replace(tolerance=course.tolerance)
     x = method.point(problem, course.state)
-    params = problem.leaves.write(x)
+    params = problem.coordinates.write(x)
     proximal = method.sparse_parameters(problem, course.state, x)
     zeros = jnp.concatenate([(a == 0).ravel() for a in jax.tree.leaves(proximal)])
     stationarity, status = course.stationarity, course.status
@@ -281,7 +281,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
     status = jnp.where(met, certified, status).astype(jnp.int32)
     return Ending(
         params=params,
-        projected=problem.leaves.write(problem.manifold.project(x)),
+        projected=problem.coordinates.write(problem.manifold.project(x)),
         proximal=proximal,
         value=course.value / unit,
         feasibility=course.feasibility,
@@ -290,7 +290,7 @@ def ending(setup: Setup, data: Data, prepared: Prepared, course: Course) -> Endi
         sparsity=jnp.mean(zeros),
         steps=course.steps,
         status=status,
-        beta=None if betas is None else problem.leaves.by_path(betas / problem.unit),
+        beta=None if betas is None else setup.structure.by_path(betas / problem.unit),
     )
 
 

@@ -69,7 +69,7 @@ class Method(ABC):
     ) -> optax.Params:
         """The parameters of which the zeros are counted."""
         del state
-        return problem.leaves.write(x)
+        return problem.coordinates.write(x)
 
     def betas(self, state: MethodState) -> Array | None:
         """The weight β of each constrained leaf, if the method has such weights."""

@@ -11,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from cdopt_jax._math.products import adjoint, mm
 from cdopt_jax.prox import Regularizer
 
-from .leaves import Leaves, solve
+from .coordinates import Coordinates, solve
 from .momentum import accelerated
 from .points import Point, dot
 
@@ -38,21 +38,26 @@ class _Accelerated(NamedTuple):
 
 
 def prox_in_metric(
-    leaves: Leaves, regularizer: Regularizer, y: Point, step: Array, near: Point
+    coordinates: Coordinates,
+    regularizer: Regularizer,
+    y: Point,
+    step: Array,
+    near: Point,
 ) -> optax.Params:
     """The parameters argmin_z r(z) + ‖Lᴴz/c − y‖²/(2·step), of leaves with scales c.
 
     The problem is strongly convex, and is solved by accelerated proximal steps in z.
 
     Args:
-        leaves: How parameters are read.
+        coordinates: How parameters are read.
         regularizer: The term r.
         y: The point.
         step: The stepsize.
         near: A point near which the result is expected.
     """
-    plain = leaves.plain._replace(structure=leaves.structure.unscaled)
-    pairs = list(zip(leaves.factors, leaves.structure.scales, strict=True))
+    structure = coordinates.structure
+    plain = coordinates.plain._replace(structure=structure.unscaled)
+    pairs = list(zip(coordinates.factors, structure.scales, strict=True))
 
     def times(z):
         """Lᴴz/c."""
@@ -76,11 +81,11 @@ def prox_in_metric(
         """‖B‖_F and the largest row sum both bound the largest eigenvalue."""
         if factor is None:
             return 1 / c**2
-        b = leaves.metrics[slot]
+        b = coordinates.metrics[slot]
         rows = jnp.max(jnp.sum(jnp.abs(b), axis=1))
         return jnp.minimum(jnp.linalg.norm(b), rows) / c**2
 
-    slots = zip(leaves.structure.slots, pairs, strict=True)
+    slots = zip(structure.slots, pairs, strict=True)
     bounds = [bound(slot, *pair) for slot, pair in slots]
     steepest = jnp.max(jnp.stack([jnp.asarray(b, step.dtype) for b in bounds]))
 
@@ -102,7 +107,7 @@ def prox_in_metric(
             taken=c.taken + 1,
         )
 
-    start = plain.read(leaves.write(near))
+    start = plain.read(coordinates.write(near))
     one = jnp.ones((), step.dtype)
     first = _Accelerated(
         z=start,

@@ -17,8 +17,8 @@ from cdopt_jax.prox import Regularizer
 
 from . import implicit
 from .checks import check_layout, check_leaves, check_options, number, weight, whole
+from .coordinates import coordinates
 from .host_checks import feasibility_on_host, projected_on_host
-from .leaves import leaves_of
 from .loop import Ending
 from .method import Method
 from .named import NAMED, chosen_method
@@ -132,14 +132,14 @@ def minimize(
     start = jax.tree.map(as_array, start)
     chosen = chosen_method(method, regularizer, batch, most, warm=warm)
     check_layout(start, chosen.name)
-    leaves = leaves_of(start, mask)
-    structure, metrics = leaves.structure, leaves.metrics
+    plain = coordinates(start, mask)
+    structure, metrics = plain.structure, plain.metrics
     static_args, arrays = split(args)
     static_regularizer, weights = None, []
     if regularizer is not None:
         static_regularizer, weights = split(regularizer, keep_zeros=True)
     phases = [Phase(budget=most)]
-    columns = nonnegative_columns(start, mask, regularizer)
+    columns = nonnegative_columns(start, structure, regularizer)
     if columns is not None:
         if not isinstance(chosen, Proximal):
             raise error(
@@ -147,7 +147,6 @@ def minimize(
                 'prox.nonnegative_l1 is infinite; write method="auto".'
             )
         chosen = dataclasses.replace(chosen, ahead=0)
-        structure = columns.apart(structure)
         phases = nonnegative_phases(most, warm=warm)
     name = chosen.name if columns is None else "nonnegative"
     if isinstance(chosen, Proximal) and chosen.ahead:

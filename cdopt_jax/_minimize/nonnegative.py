@@ -24,12 +24,9 @@ import optax
 from jax import Array, lax
 
 from cdopt_jax._errors import error
-from cdopt_jax._leaves.masks import Mask, select
-from cdopt_jax._leaves.paths import describe_leaf, leaf_paths
-from cdopt_jax._leaves.reading import Reading
+from cdopt_jax._leaves.structure import Structure
 from cdopt_jax.prox import Regularizer
 
-from .leaves import Structure
 from .phase import BOUND, FREE, LOOSE, SETTLED, Phase
 
 WEIGHTS = tuple(2.0**k for k in range(-8, 7))
@@ -49,10 +46,10 @@ class Columns:
     """The leaves whose columns are nonnegative and orthonormal.
 
     Attributes:
-        readings: How each leaf is read, None where it is not one of these leaves.
+        structure: The leaves of the parameters; others than these count as free.
     """
 
-    readings: tuple[Reading | None, ...]
+    structure: Structure
 
     def apart(self, structure: Structure) -> Structure:
         """The structure in which each of these columns is a matrix of its own."""
@@ -65,10 +62,8 @@ class Columns:
             batch = r.batch + r.columns
             return dataclasses.replace(r, batch=batch, columns=(), blocks=1)
 
-        pairs = zip(structure.readings, self.readings, strict=True)
-        return dataclasses.replace(
-            structure, readings=tuple(single(*pair) for pair in pairs)
-        )
+        pairs = zip(structure.readings, self.structure.readings, strict=True)
+        return structure.read_as(single(*pair) for pair in pairs)
 
     @partial(jax.jit, static_argnums=0)
     def overlap(self, params: optax.Params) -> Array:
@@ -111,20 +106,17 @@ class Columns:
         return Regularizer(value=regularizer.value, prox=prox)
 
     def _matrices(self, params):
-        pairs = zip(jax.tree.leaves(params), self.readings, strict=True)
-        return [r.read(leaf) for leaf, r in pairs if r is not None]
+        pairs = zip(self.structure.read(params), self.structure.readings, strict=True)
+        return [x for x, r in pairs if r is not None]
 
     def _written(self, matrices, params):
-        leaves, treedef = jax.tree.flatten(params)
         new = iter(matrices)
-        pairs = zip(leaves, self.readings, strict=True)
-        return treedef.unflatten(
-            leaf if r is None else r.write(next(new), leaf.dtype) for leaf, r in pairs
-        )
+        pairs = zip(jax.tree.leaves(params), self.structure.readings, strict=True)
+        return self.structure.write([a if r is None else next(new) for a, r in pairs])
 
 
 def nonnegative_columns(
-    params: optax.Params, mask: Mask, regularizer: Regularizer | None
+    params: optax.Params, structure: Structure, regularizer: Regularizer | None
 ) -> Columns | None:
     """The leaves with nonnegative orthonormal columns, None if there are none."""
     if regularizer is None:
@@ -132,16 +124,15 @@ def nonnegative_columns(
     kept = regularizer.keeps_nonnegative(params)
     if not any(kept):
         return None
-    readings, found = select(params, mask), []
-    rows = zip(leaf_paths(params), jax.tree.leaves(params), readings, kept, strict=True)
-    for path, leaf, r, nonnegative in rows:
-        found.append(r if nonnegative else None)
-        if nonnegative and r is not None and r.B is not None:
+    pairs = zip(structure.readings, kept, strict=True)
+    readings = [r if nonnegative else None for r, nonnegative in pairs]
+    for index, (r, slot) in enumerate(zip(readings, structure.slots, strict=True)):
+        if r is not None and (r.B is not None or slot is not None):
             raise error(
                 "prox.nonnegative_l1 is for orthonormal columns without a metric; "
-                f"{describe_leaf(path, leaf)} and a B. Give this leaf the weight 0."
+                f"{structure.describe(index)} and a B. Give this leaf the weight 0."
             )
-    return Columns(tuple(found)) if any(found) else None
+    return Columns(structure.read_as(readings)) if any(readings) else None
 
 
 def nonnegative_phases(most: int, *, warm: bool) -> list[Phase]:

@@ -55,7 +55,7 @@ class Optax(Method):
         return "optax"
 
     def _constrained(self, problem):
-        return constrain(self.optimizer, problem.leaves.mask)
+        return constrain(self.optimizer, problem.coordinates.mask)
 
     def init(self, problem: Problem, x: Point, look: Look, key: Array) -> State:
         """The state at a point."""
@@ -63,19 +63,19 @@ class Optax(Method):
         return State(
             x=x,
             gradient=look.whole,
-            optimizer=self._constrained(problem).init(problem.leaves.write(x)),
+            optimizer=self._constrained(problem).init(problem.coordinates.write(x)),
             best=x,
             least=look.value,
         )
 
     def step(self, problem: Problem, state: State) -> State:
         """One step."""
-        params = problem.leaves.write(state.x)
-        gradient = problem.leaves.write_gradient(state.gradient)
+        params = problem.coordinates.write(state.x)
+        gradient = problem.coordinates.write_gradient(state.gradient)
         tx = self._constrained(problem)
         updates, inner = tx.update(gradient, state.optimizer, params)
         moved: Any = optax.apply_updates(params, updates)
-        x = problem.leaves.read(moved)
+        x = problem.coordinates.read(moved)
         value, gradient = value_and_gradient(problem.value)(x)
         better = (value < state.least) | self.sampled
         return State(

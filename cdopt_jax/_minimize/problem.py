@@ -11,7 +11,7 @@ from jax import Array
 from cdopt_jax._math.products import real_dtype
 from cdopt_jax.prox import Regularizer
 
-from .leaves import Leaves
+from .coordinates import Coordinates
 from .manifold import EDGE, Manifold
 from .metric_prox import prox_in_metric
 from .points import Point, dots, gradient_of, value_and_gradient
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
     Attributes:
         f: From the parameters to a scalar.
         regularizer: The term r, or None.
-        leaves: How parameters are read as a point.
+        coordinates: How parameters are read as a point.
         unit: What f and r are multiplied by. It makes gradients a number of order one,
             so that nothing depends on the unit in which the user's objective is given.
         strength: What r is multiplied by besides.
@@ -69,7 +69,7 @@ class Problem(NamedTuple):
 
     f: Callable[[optax.Params], Array]
     regularizer: Regularizer | None
-    leaves: Leaves
+    coordinates: Coordinates
     unit: Array | float = 1.0
     strength: Array | float = 1.0
     tolerance: Array | float = 0.0
@@ -78,18 +78,18 @@ class Problem(NamedTuple):
     @property
     def manifold(self) -> Manifold:
         """The constraint on points."""
-        return self.leaves.manifold
+        return self.coordinates.manifold
 
     def smooth(self, x: Point) -> Array:
         """The term f, in the unit of the problem."""
-        return self.unit * self.f(self.leaves.write(x))
+        return self.unit * self.f(self.coordinates.write(x))
 
     def regular(self, x: Point) -> Array:
         """The term r, in the unit of the problem; zero if there is none."""
         dtype = real_dtype(x[0].dtype)
         if self.regularizer is None:
             return jnp.zeros((), dtype)
-        value = self.regularizer.value(self.leaves.write(x))
+        value = self.regularizer.value(self.coordinates.write(x))
         return self.unit * self.strength * value.astype(dtype)
 
     def value(self, x: Point) -> Array:
@@ -129,18 +129,19 @@ class Problem(NamedTuple):
         """The proximal map of r at x, whose result is expected near another point."""
         if self.regularizer is None:
             return x
-        return self.leaves.read(self.prox_parameters(x, step, near))
+        return self.coordinates.read(self.prox_parameters(x, step, near))
 
     def prox_parameters(self, x: Point, step: Array, near: Point) -> optax.Params:
         """The proximal map as parameters, on which its zeros are exact."""
-        leaves, scales = self.leaves, set(self.leaves.structure.scales)
+        coordinates = self.coordinates
+        scales = set(coordinates.structure.scales)
         step = step * self.unit * self.strength
         if self.regularizer is None:
-            return leaves.write(x)
-        if all(factor is None for factor in leaves.factors) and len(scales) == 1:
+            return coordinates.write(x)
+        if all(factor is None for factor in coordinates.factors) and len(scales) == 1:
             # A point is z/c for parameters z, so that the stepsize is c² times as long.
-            return self.regularizer.prox(leaves.write(x), step * scales.pop() ** 2)
-        return prox_in_metric(leaves, self.regularizer, x, step, near)
+            return self.regularizer.prox(coordinates.write(x), step * scales.pop() ** 2)
+        return prox_in_metric(coordinates, self.regularizer, x, step, near)
 
     def dissolved(self, x: Point, betas: Array) -> Array:
         """The constraint dissolving function h, with a wall around its region.

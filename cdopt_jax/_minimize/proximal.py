@@ -248,7 +248,7 @@ class Proximal(Method):
     ) -> optax.Params:
         """The proximal point, of which the zeros are exact."""
         if problem.regularizer is None:
-            return problem.leaves.write(x)
+            return problem.coordinates.write(x)
         end = _reached(problem, state)
         at = optax.tree.add_scale(end.x, -end.stepsize, end.direction)
         return problem.prox_parameters(at, end.stepsize, end.x)

@@ -13,8 +13,8 @@ import optax
 from jax import Array
 
 from cdopt_jax._errors import error
+from cdopt_jax._leaves.structure import Structure
 
-from .leaves import Structure
 from .loop import Ending, Opening, Report
 from .phase_data import looks
 from .programs import Compiled, on_one_device, programs

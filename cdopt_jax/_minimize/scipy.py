@@ -16,8 +16,8 @@ from cdopt_jax._leaves.masks import Mask
 from cdopt_jax._trees import project
 
 from .checks import weight
+from .coordinates import coordinates
 from .dissolved import STRAYED
-from .leaves import leaves_of
 from .points import from_real_parts, real_parts
 from .problem import Problem
 
@@ -84,10 +84,10 @@ def scipy_objective(
     problem = Problem(
         f=lambda params: f(params, *args),
         regularizer=None,
-        leaves=leaves_of(jax.tree.map(jnp.asarray, start), mask),
+        coordinates=coordinates(jax.tree.map(jnp.asarray, start), mask),
     )
     given = float(weight(beta))
-    gradient = jax.grad(problem.smooth)(problem.leaves.read(start))
+    gradient = jax.grad(problem.smooth)(problem.coordinates.read(start))
     betas = problem.manifold.automatic_beta(gradient)
     betas = jnp.full_like(betas, given) if given else betas
     leaves, treedef = jax.tree.flatten(start)
@@ -97,7 +97,9 @@ def scipy_objective(
         return treedef.unflatten(from_real_parts(unravel_parts(v), leaves))
 
     def h(v):
-        return problem.dissolved(problem.leaves.read(unravel(v)), betas.astype(v.dtype))
+        return problem.dissolved(
+            problem.coordinates.read(unravel(v)), betas.astype(v.dtype)
+        )
 
     value, pair = jax.jit(h), jax.jit(jax.value_and_grad(h))
     product = jax.jit(lambda v, d: jax.jvp(jax.grad(h), (v,), (d,))[1])
@@ -111,7 +113,7 @@ def scipy_objective(
 
     def restore(v):
         params = unravel(enter(v))
-        off = float(problem.manifold.feasibility(problem.leaves.read(params)))
+        off = float(problem.manifold.feasibility(problem.coordinates.read(params)))
         if not off < STRAYED:
             warnings.warn(
                 f"scipy_objective: the vector has ‖xᵀBx − I‖ = {off:.1e}, where h need "
@@ -127,7 +129,5 @@ def scipy_objective(
         hessp=lambda v, d: np.asarray(product(enter(v), enter(d)), np.float64),
         start=np.asarray(flat, np.float64),
         restore=restore,
-        beta={
-            k: float(v) for k, v in problem.leaves.by_path(betas / problem.unit).items()
-        },
+        beta=problem.coordinates.structure.by_path(map(float, betas / problem.unit)),
     )

@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array, lax
 
+from cdopt_jax._leaves.structure import Structure
 from cdopt_jax.prox import Regularizer
 
 from .checks import scalar
-from .leaves import Leaves, Structure
+from .coordinates import plain
 from .method import Method
 from .nonnegative import Columns
 from .problem import Problem
@@ -90,7 +92,9 @@ class Prepared(NamedTuple):
 
 def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
     """The problem of a setup and its arrays."""
-    structure, args = setup.structure, setup.args.merge(data.args)
+    args, structure = setup.args.merge(data.args), setup.structure
+    if setup.columns is not None:
+        structure = setup.columns.apart(structure)
     regularizer: Regularizer | None = None
     if setup.regularizer is not None:
         regularizer = setup.regularizer.merge(data.weights)
@@ -106,18 +110,23 @@ def problem_of(setup: Setup, data: Data, prepared: Prepared | None) -> Problem:
 
     if setup.batch is not None:
         f = _mean_over_batches(setup, data, setup.batch)
+    coordinates = plain(structure, data.metrics)
+    if prepared is not None:
+        coordinates = coordinates._replace(factors=prepared.factors)
     return Problem(
         f=f,
         regularizer=regularizer,
-        leaves=Leaves(
-            structure=structure,
-            metrics=data.metrics,
-            factors=prepared.factors if prepared else [None] * len(structure.paths),
-        ),
+        coordinates=coordinates,
         unit=prepared.unit if prepared else 1.0,
         strength=data.strength,
         beta=data.beta,
     )
+
+
+def own_feasibility(setup: Setup, data: Data, params: optax.Params) -> Array:
+    """The largest ‖xᵀBx − I‖_F of parameters, with B and the columns of the mask."""
+    own = plain(setup.structure, data.metrics)
+    return own.manifold.feasibility(own.read(params))
 
 
 def on_batch(setup: Setup, data: Data, batch: Any) -> Callable[[Any], Array]:
