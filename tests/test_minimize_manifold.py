@@ -58,7 +58,10 @@ def test_the_projection_is_the_polar_factor_near_and_far(distance, kind):
 
 
 def test_a_start_on_the_manifold_costs_few_applications_of_the_metric():
-    """Of any matrix the projection applies B 21 times, at the start and at the end."""
+    """Of any matrix the projection applies B 21 times, at the start and at the end.
+
+    One of the applications is that of the piece that is queued behind the last.
+    """
     applied = []
 
     def metric(x):
@@ -73,4 +76,4 @@ def test_a_start_on_the_manifold_costs_few_applications_of_the_metric():
         max_steps=1,
     )
     jax.effects_barrier()
-    assert 0 < len(applied) <= 15
+    assert 0 < len(applied) <= 16

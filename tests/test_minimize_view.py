@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import signal
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -170,3 +171,18 @@ def test_a_method_carries_its_options():
         cdx.methods.Subgradient(rule="steepest")
     assert cdx.methods.NAMED["continuation"] == cdx.methods.Proximal(ahead=300)
     assert more.params.shape[0] == N
+
+
+def test_what_a_callback_takes_is_not_counted():
+    slept = 0.05
+
+    def callback(info):
+        time.sleep(slept)
+        return info.step > 10
+
+    began = time.perf_counter()
+    result = cdx.minimize(quadratic, start(), tol=1e-300, callback=callback)
+    calls = len(result.history.step) - 1
+    elapsed = time.perf_counter() - began
+    assert calls > 1
+    assert result.history.seconds[-1] + calls * slept <= elapsed

@@ -1,6 +1,7 @@
 """The names of a tree's leaves, and trees laid beside each other."""
 
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -31,6 +32,20 @@ def leaf_paths(tree: Any) -> list[str]:
     ``Partitioned``) is no part of the name: NNX shows the boxes to ``init`` and the
     bare arrays to ``update``, and a leaf has one name.
     """
+    treedef = jax.tree.structure(tree)
+    try:
+        return list(_known_paths(treedef))
+    except TypeError:  # A container with a part that has no hash.
+        return _paths(tree)
+
+
+@lru_cache(maxsize=64)
+def _known_paths(treedef):
+    """The paths of a structure, which a call of `minimize` asks for five times."""
+    return _paths(treedef.unflatten([0] * treedef.num_leaves))
+
+
+def _paths(tree):
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     children = Counter(path[:-1] for path in paths if path)
 

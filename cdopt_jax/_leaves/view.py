@@ -119,10 +119,14 @@ class View:
         self.readings = [r for r in self._every if r]
 
     @cached_property
+    def _detached(self):
+        return detach_metrics(self._every)
+
+    @cached_property
     def structure(self) -> Structure:
         """All that is known of the tree before values are, its free leaves included."""
         leaves, treedef = jax.tree.flatten(self.params)
-        readings, slots, _ = detach_metrics(self._every)
+        readings, slots, _ = self._detached
         return Structure(
             treedef=treedef,
             shapes=tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves),
@@ -134,7 +138,7 @@ class View:
     @property
     def metrics(self) -> list[Any]:
         """The metrics that are arrays, each once."""
-        return detach_metrics(self._every)[2]
+        return self._detached[2]
 
     @cached_property
     def paths(self) -> list[str]:

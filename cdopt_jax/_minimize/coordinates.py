@@ -16,6 +16,7 @@ from cdopt_jax._math.products import Form, adjoint, mm
 
 from .manifold import Manifold
 from .points import Point
+from .static import as_array
 
 
 class Coordinates(NamedTuple):
@@ -99,7 +100,7 @@ def plain(structure: Structure, metrics: list[Array]) -> Coordinates:
 def coordinates(params: optax.Params, mask: Mask) -> Coordinates:
     """The coordinates of parameters, of which a mask says which are constrained."""
     view = View(params, mask)
-    return plain(view.structure, [jnp.asarray(b) for b in view.metrics])
+    return plain(view.structure, [as_array(b) for b in view.metrics])
 
 
 def solve(solver: Callable[[Array], Array], right: Array) -> Array:

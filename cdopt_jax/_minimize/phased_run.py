@@ -69,11 +69,11 @@ def _phase(
     taken, spent = 0, 0.0
     if before is not None:
         taken, spent = int(np.max(np.asarray(before.end.steps))), before.seconds
-    begun = begin(setup, data, start, attempt=0, taken=taken, many=many)
+    begun = begin(setup, data, start, attempt=0, taken=taken, budget=budget, many=many)
     if before is None:
         check_start(begun.opened.report, setup.structure)
         _warn(begun.opened.report.moved, data.tol.dtype)
-    found = finish(setup, data, begun, budget, _later(watch, spent))
+    found = finish(setup, data, begun, _later(watch, spent))
     if many or not bool(begun.opened.stationary):
         return found
     # It may be a saddle: what is found from nearby counts if it is lower, or if r is
@@ -81,10 +81,16 @@ def _phase(
     attempt, lower, strength = 0, False, float(data.strength)
     while again(attempt, lower, strength) and not found.stopped:
         attempt, taken = attempt + 1, int(found.end.steps)
-        nearby = begin(setup, data, found.params, attempt=attempt, taken=taken, many=0)
-        other = finish(
-            setup, data, nearby, budget, _later(watch, spent + found.seconds)
+        nearby = begin(
+            setup,
+            data,
+            found.params,
+            attempt=attempt,
+            taken=taken,
+            budget=budget,
+            many=0,
         )
+        other = finish(setup, data, nearby, _later(watch, spent + found.seconds))
         value = float(found.end.value)
         slack = 100 * float(jnp.finfo(data.tol.dtype).eps) * abs(value)
         lower = float(other.end.value) < value - slack or strength < 1

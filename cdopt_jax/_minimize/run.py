@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +15,9 @@ from jax import Array
 from cdopt_jax._errors import error
 from cdopt_jax._leaves.structure import Structure
 
-from .loop import Ending, Opening, Report
+from .loop import Course, Ending, Opening, Report
 from .phase_data import looks
+from .pieces import courses
 from .programs import Compiled, on_one_device, programs
 from .result import CERTIFIED, DIVERGED, INTERRUPTED, STALLED, STOPPED, History, Info
 from .setup import Data, Setup
@@ -78,62 +79,89 @@ class Ended(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A run that has begun: its programs and its first course."""
+    """A run that has begun.
+
+    Attributes:
+        compiled: The programs.
+        opened: The start.
+        later: The courses after the start.
+        seconds: Spent on the start.
+        compile_seconds: Spent on compilation.
+    """
 
     compiled: Compiled
     opened: Opening
+    later: Iterator[Course]
     seconds: float
     compile_seconds: float
 
 
 def begin(
-    setup: Setup, data: Data, x0: optax.Params, *, attempt: int, taken: int, many: int
+    setup: Setup,
+    data: Data,
+    x0: optax.Params,
+    *,
+    attempt: int,
+    taken: int,
+    budget: int,
+    many: int,
 ) -> Begun:
-    """The programs, compiled where they are not yet, and the start of the run."""
+    """The programs, compiled where they are not yet, and the start of the run.
+
+    The budget is the most steps, those ``taken`` before the start included.
+    """
     kept = programs(setup, many=many > 0)
     shape = (many,) if many else ()
     numbers = (np.full(shape, number, np.int32) for number in (attempt, taken))
     given = (data, x0, *numbers)
-    if on_one_device(given):
+    alone = on_one_device(given)
+    if alone:
         compiled, compile_seconds = kept.compile(*given)
     else:
         compiled, compile_seconds = kept.jitted(), 0.0
     began = time.perf_counter()
-    opened = jax.block_until_ready(compiled["opening"](*given))
+    opened = compiled["opening"](*given)
+
+    def advance(course, until):
+        numbers = np.int32(until), np.int32(budget)
+        return compiled["advance"](data, opened.prepared, course, *numbers)
+
+    # Programs that sum over devices must not run side by side.
+    later = courses(advance, opened.course, looks(taken, budget), ahead=alone)
+    next(later)
+    jax.block_until_ready(opened)
     return Begun(
         compiled=compiled,
         opened=opened,
+        later=later,
         seconds=time.perf_counter() - began,
         compile_seconds=compile_seconds,
     )
 
 
-def finish(setup: Setup, data: Data, begun: Begun, budget: int, watch: Watch) -> Ended:
-    """The rest of a run that has begun.
-
-    The budget is the most steps, those before the start included.
-    """
+def finish(setup: Setup, data: Data, begun: Begun, watch: Watch) -> Ended:
+    """The rest of a run that has begun."""
     prepared, course = begun.opened.prepared, begun.opened.course
     compiled, seconds = begun.compiled, begun.seconds
     rows = [_row(prepared, course, seconds)]
-    most, stopped = np.int32(budget), 0
+    stopped, began, watched = 0, time.perf_counter(), 0.0
     try:
-        for until in looks(int(np.max(np.asarray(course.steps))), budget):
-            if np.all(np.asarray(course.ended)):
+        while not np.all(np.asarray(course.ended)):
+            later = next(begun.later, None)
+            if later is None:
                 break
-            began = time.perf_counter()
-            course = compiled["advance"](data, prepared, course, np.int32(until), most)
-            jax.block_until_ready(course)
-            seconds += time.perf_counter() - began
-            rows.append(_row(prepared, course, seconds))
-            if watch(rows[-1]):
+            course, now = later, time.perf_counter()
+            rows.append(_row(prepared, course, seconds + now - began - watched))
+            seen = time.perf_counter()
+            enough = watch(rows[-1])
+            watched += time.perf_counter() - seen
+            if enough:
                 stopped = STOPPED
                 break
     except KeyboardInterrupt:
         stopped = INTERRUPTED
-    began = time.perf_counter()
     end = jax.block_until_ready(compiled["ending"](data, prepared, course))
-    seconds += time.perf_counter() - began
+    seconds += time.perf_counter() - began - watched
     kinked, values, params, best = False, None, end.params, ()
     if np.ndim(course.value):
         values = end.value
