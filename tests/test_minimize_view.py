@@ -178,7 +178,7 @@ def test_what_a_callback_takes_is_not_counted():
 
     def callback(info):
         time.sleep(slept)
-        return info.step > 10
+        return info.step > 20
 
     began = time.perf_counter()
     result = cdx.minimize(quadratic, start(), tol=1e-300, callback=callback)

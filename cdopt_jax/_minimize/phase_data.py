@@ -12,7 +12,7 @@ from .phase import Phase
 from .setup import Data, Setup
 from .static import as_number
 
-GROWTH, FEWEST = 1.1, 10
+GROWTH, FEWEST = 1.1, 15
 """By which factor, and by how many steps at least, a look at a run is later than the
 look before.
 

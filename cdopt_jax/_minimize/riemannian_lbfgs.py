@@ -240,7 +240,7 @@ def secant(pairs: Pairs, d: Point) -> Point:
     # From the order of age to that of the slots, of which the spare one has no weight.
     age = (jnp.arange(slots, dtype=slot.dtype) - pairs.known - 1) % slots
     found = jnp.where(usable[None], jnp.stack([q, p]), 0)
-    weights = jnp.where(age < count, found[:, jnp.minimum(age, count - 1)], 0)
+    weights = jnp.where(age[None] < count, found[:, jnp.minimum(age, count - 1)], 0)
     rows = zip(d, pairs.steps, pairs.changes, strict=True)
     return [
         -pace * a
@@ -260,7 +260,7 @@ def _substituted(lower: Array, right: Array) -> Array:
     before = jnp.tril(jnp.ones_like(lower, bool), -1)
     found = jnp.zeros_like(right)
     for _ in range(right.size):
-        known = jnp.sum(jnp.where(before, lower * found, 0), axis=1)
+        known = jnp.sum(jnp.where(before, lower * found[None], 0), axis=1)
         found = (right - known) / jnp.diagonal(lower)
     return found
 
@@ -309,7 +309,7 @@ def remember(pairs: Pairs, s: Point, old: Point, new: Point) -> Pairs:
     steps, changes = put(pairs.steps, s), put(pairs.changes, y)
     after = jnp.stack([_products(steps, new), _products(changes, new)])
     before = jnp.stack([dot(s, old), dot(y, old)])
-    here = jnp.arange(slots) == slot
+    here = (jnp.arange(slots, dtype=slot.dtype) == slot)[None]
     column, across = after - jnp.where(here, before[:, None], pairs.with_direction)
     # Of s with a later y alone: the other products are not looked at.
     mixed = jnp.where(here, column[:, None], pairs.steps_changes)
@@ -318,7 +318,7 @@ def remember(pairs: Pairs, s: Point, old: Point, new: Point) -> Pairs:
         steps=steps,
         changes=changes,
         with_direction=after,
-        steps_changes=jnp.where(here & here[:, None], bent, mixed),
-        changes_changes=jnp.where(here[:, None], across, squares),
+        steps_changes=jnp.where(here & here.T, bent, mixed),
+        changes_changes=jnp.where(here.T, across[None], squares),
         known=pairs.known + curved.astype(pairs.known.dtype),
     )
